@@ -13,11 +13,11 @@ use std::{
 use super::{
     Core, Grant, Request, Wait,
     acquirer::{Acquirer, ContestStart},
-    lane::{LostToGrant, WaiterHandle, WaiterMessage},
+    lane::{DisplacedLeases, WaiterHandle, WaiterMessage},
     lanes::Enter,
-    lease::Lease,
+    lease::HeldLease,
     owners::OwnerAccess,
-    undo::Certainty,
+    undo::RequestFate,
     wait::WaitDeadline,
 };
 use crate::{
@@ -31,7 +31,7 @@ impl Core {
     pub(crate) async fn acquire(self: &Arc<Self>, request: Arc<Request>) -> Result<Option<Grant>, Error> {
         self.check_process()?;
         // Noted before looking whether the client is open, so that shutting down waits for each task that found it so.
-        let _under_way = self.keeper.track_job();
+        let _under_way = self.keeper.hold_off_shutdown();
         self.check_open()?;
         request.keys.check()?;
         let deadline = WaitDeadline::new(self, request.wait);
@@ -76,8 +76,8 @@ impl Core {
         let mut now_ms = if access.is_none() { deadline.began_ms() } else { self.now_ms() };
         loop {
             match self.enter_lane(request, deadline, access, now_ms).await? {
-                Entered::PassedOver if deadline.is_over(self) => return Ok(Entered::Done(None)),
-                Entered::PassedOver => now_ms = self.now_ms(),
+                Entered::OfferExpired if deadline.is_over(self) => return Ok(Entered::Done(None)),
+                Entered::OfferExpired => now_ms = self.now_ms(),
                 entered => return Ok(entered),
             }
         }
@@ -121,7 +121,7 @@ impl Core {
                 let place = LaneSlot::lead(self, request);
                 return Box::pin(self.contend(request, deadline, place, ContestStart::default())).await;
             }
-            Enter::Bypass => {
+            Enter::AskBeside => {
                 let place = LaneSlot::bypass(self, &request.keys);
                 return Box::pin(self.contend(request, deadline, place, ContestStart::default())).await;
             }
@@ -132,20 +132,20 @@ impl Core {
             Enter::Queue(handle) => {
                 let mut place = LaneSlot::queued(self, handle);
                 // The hold in front of it may have to be looked at, which is done while calls are made.
-                self.keeper.expect_answers();
+                self.keeper.watch_connections();
                 // A task that does not wait is in line only for a release that is on its way.
                 let deadline = &if waits { *deadline } else { self.response_deadline() };
                 match place.handed(deadline).await? {
                     None => None,
                     Some(Handed::Lease(lease)) => Some(Grant { lease_term: lease.lease_term(), lease }),
-                    Some(Handed::PassedOver) => return Ok(Entered::PassedOver),
-                    Some(Handed::Contend { after_others, outcome_unknown }) => {
+                    Some(Handed::OfferExpired) => return Ok(Entered::OfferExpired),
+                    Some(Handed::Contend { others_first, outcome_unknown }) => {
                         let place = LaneSlot::lead(self, request);
                         // If the outage has lasted for the tolerance already, this ends now; but not if its owner may have the lock unseen.
                         if request.wait == Wait::Forever && !outcome_unknown {
                             self.check_outage_tolerance(&request.keys.key, deadline)?;
                         }
-                        let start = ContestStart { after_others, outcome_unknown };
+                        let start = ContestStart { others_first, outcome_unknown };
                         return Box::pin(self.contend(request, deadline, place, start)).await;
                     }
                 }
@@ -164,9 +164,9 @@ impl Core {
     ) -> Result<Entered, Error> {
         let owner = request.owner.clone().unwrap_or_else(|| self.fresh_owner());
         let mut acquirer = Acquirer::new(self, request, owner, *deadline, start);
-        let won = self.contest(&mut acquirer, request.wait, deadline, start.after_others).await?;
+        let won = self.contest(&mut acquirer, request.wait, deadline, start.others_first).await?;
         if acquirer.passed_over {
-            return Ok(Entered::PassedOver);
+            return Ok(Entered::OfferExpired);
         }
         if acquirer.owner_busy {
             return Ok(Entered::OwnerBusy);
@@ -175,15 +175,15 @@ impl Core {
             acquirer.leave_queue().await;
             return Ok(Entered::Done(None));
         };
-        if !acquirer.finish_win() {
-            return Ok(Entered::PassedOver);
+        if !acquirer.end_wait_as_winner() {
+            return Ok(Entered::OfferExpired);
         }
         acquirer.granted = true;
         let outcome_unknown = acquirer.outcome_unknown;
         drop(acquirer);
         lease.outcome_unknown.fetch_or(outcome_unknown, Ordering::Relaxed);
         if let Err(closed) = place.granted(&lease) {
-            self.drop_hold(&lease, request.lease_term);
+            self.release_in_background(&lease, request.lease_term);
             return Err(closed);
         }
         Ok(Entered::Done(Some(Grant { lease, lease_term: request.lease_term })))
@@ -193,9 +193,9 @@ impl Core {
     /// once, because two must not be valid.
     ///
     /// An error if the client is closed: shutting down may not have seen the lease, so the caller gives it back.
-    pub(crate) fn add_lease(
+    pub(crate) fn add_lease_unless_closed(
         self: &Arc<Self>,
-        lease: &Arc<Lease>,
+        lease: &Arc<HeldLease>,
         leader: Option<&Arc<Request>>,
     ) -> Result<(), Error> {
         match self.lanes.granted(lease, leader, self.now_ms()) {
@@ -203,7 +203,7 @@ impl Core {
             Err(newer) => {
                 // One of the two is gone, and this grant is the older news. It ends, and the other one is looked at.
                 self.lose(lease, LossReason::TakenOver { by: newer.owner.field().to_string() });
-                self.clear_away(lease);
+                self.remove_remains(lease);
                 let core = self.clone();
                 self.keeper.spawn(async move { core.recheck_now(newer).await });
             }
@@ -212,13 +212,13 @@ impl Core {
         if self.is_closed() { Err(self.closed_error()) } else { Ok(()) }
     }
 
-    pub(super) fn tell_lost_to_grant(self: &Arc<Self>, lost: LostToGrant, lease: &Arc<Lease>) {
+    pub(super) fn tell_lost_to_grant(self: &Arc<Self>, lost: DisplacedLeases, lease: &Arc<HeldLease>) {
         for lost in lost {
             self.lose(&lost, LossReason::TakenOver { by: lease.owner.field().to_string() });
             // If that grant is over by now, this hold may have come after it, and may still stand on the server.
-            self.clear_away(&lost);
+            self.remove_remains(&lost);
         }
-        self.check_if_unseen(lease);
+        self.recheck_if_unseen(lease);
     }
 }
 
@@ -228,7 +228,7 @@ pub(super) enum Entered {
     /// An earlier request of the owner is under way; come in again when it is not.
     OwnerBusy,
     /// The task was handed the lock and not polled in time; come in again.
-    PassedOver,
+    OfferExpired,
 }
 
 impl Entered {
@@ -236,7 +236,7 @@ impl Entered {
         match self {
             Entered::Done(grant) => grant,
             // Only owners that can be used again have earlier requests, and who was passed over comes in again.
-            Entered::OwnerBusy | Entered::PassedOver => None,
+            Entered::OwnerBusy | Entered::OfferExpired => None,
         }
     }
 }
@@ -244,11 +244,11 @@ impl Entered {
 /// What a task in line has come to.
 pub(super) enum Handed {
     /// The lease itself.
-    Lease(Arc<Lease>),
+    Lease(Arc<HeldLease>),
     /// The duty to contend; its owner may have been given the lock unseen if it is `outcome_unknown`.
-    Contend { after_others: bool, outcome_unknown: bool },
+    Contend { others_first: bool, outcome_unknown: bool },
     /// It was handed the lease, and did not take it in time: it has to come in again.
-    PassedOver,
+    OfferExpired,
 }
 
 /// A place in the lane; leaving it on drop lets the next task go on, whatever happened to this one.
@@ -260,7 +260,7 @@ pub(super) struct LaneSlot {
 
 enum Role {
     /// Beside the lane, which another task leads.
-    Bypass,
+    AskBeside,
     /// The lane's leader.
     Leader(Arc<Request>),
     /// In line.
@@ -276,18 +276,18 @@ impl LaneSlot {
     }
 
     pub(super) fn bypass(core: &Arc<Core>, keys: &Arc<Keys>) -> LaneSlot {
-        LaneSlot { core: core.clone(), keys: keys.clone(), role: Role::Bypass }
+        LaneSlot { core: core.clone(), keys: keys.clone(), role: Role::AskBeside }
     }
 
     pub(super) fn queued(core: &Arc<Core>, handle: WaiterHandle) -> LaneSlot {
         LaneSlot { core: core.clone(), keys: handle.request.keys.clone(), role: Role::Queued(handle) }
     }
 
-    /// The grant came: the lane has a lease now. An error as in [`Core::add_lease`].
-    pub(super) fn granted(mut self, lease: &Arc<Lease>) -> Result<(), Error> {
+    /// The grant came: the lane has a lease now. An error as in [`Core::add_lease_unless_closed`].
+    pub(super) fn granted(mut self, lease: &Arc<HeldLease>) -> Result<(), Error> {
         match std::mem::replace(&mut self.role, Role::Gone) {
-            Role::Leader(request) => self.core.add_lease(lease, Some(&request)),
-            _ => self.core.add_lease(lease, None),
+            Role::Leader(request) => self.core.add_lease_unless_closed(lease, Some(&request)),
+            _ => self.core.add_lease_unless_closed(lease, None),
         }
     }
 
@@ -300,7 +300,7 @@ impl LaneSlot {
         if core.is_closed() {
             return Err(core.closed_error());
         }
-        let Some(handed) = core.in_line(&self.keys.key, deadline, pin!(inbox)).await? else {
+        let Some(handed) = core.in_lane(&self.keys.key, deadline, pin!(inbox)).await? else {
             return Ok(None);
         };
         let outcome_unknown = handle.is_outcome_unknown();
@@ -309,22 +309,22 @@ impl LaneSlot {
             if let Ok(WaiterMessage::Lease(lease)) = handed
                 && lease.take()
             {
-                core.drop_hold(&lease, lease.lease_term());
+                core.release_in_background(&lease, lease.lease_term());
             }
             return Err(core.closed_error());
         }
         self.role = Role::Gone;
         match handed {
-            Ok(WaiterMessage::Lease(lease)) if !lease.take() => Ok(Some(Handed::PassedOver)),
+            Ok(WaiterMessage::Lease(lease)) if !lease.take() => Ok(Some(Handed::OfferExpired)),
             Ok(WaiterMessage::Lease(lease)) if lease.is_valid(core.now_ms()) => {
                 Ok(Some(Handed::Lease(lease)))
             }
             Ok(WaiterMessage::Lease(lease)) => {
-                core.drop_hold(&lease, lease.lease_term());
-                Ok(Some(Handed::PassedOver))
+                core.release_in_background(&lease, lease.lease_term());
+                Ok(Some(Handed::OfferExpired))
             }
-            Ok(WaiterMessage::Contend { after_others }) => {
-                Ok(Some(Handed::Contend { after_others, outcome_unknown }))
+            Ok(WaiterMessage::Contend { others_first }) => {
+                Ok(Some(Handed::Contend { others_first, outcome_unknown }))
             }
             // Only shutting down sends a line home.
             Err(_) => Err(self.core.closed_error()),
@@ -335,7 +335,7 @@ impl LaneSlot {
 impl Drop for LaneSlot {
     fn drop(&mut self) {
         match std::mem::replace(&mut self.role, Role::Gone) {
-            Role::Bypass | Role::Gone => {}
+            Role::AskBeside | Role::Gone => {}
             Role::Leader(request) => self.core.lanes.give_up_lead(&request, false),
             Role::Queued(mut handle) => {
                 handle.inbox.close();
@@ -343,15 +343,15 @@ impl Drop for LaneSlot {
                 if handle.is_outcome_unknown()
                     && let Some(owner) = &request.owner
                 {
-                    drop(self.core.undo_later(request, owner, Certainty::MayArriveLater));
+                    drop(self.core.undo_later(request, owner, RequestFate::MayArriveLater));
                 }
                 // What was handed over this very moment must not be lost with this task.
                 match handle.inbox.try_recv() {
                     Ok(WaiterMessage::Lease(lease)) if lease.take() => {
-                        self.core.drop_hold(&lease, lease.lease_term());
+                        self.core.release_in_background(&lease, lease.lease_term());
                     }
-                    Ok(WaiterMessage::Contend { after_others }) => {
-                        self.core.lanes.give_up_lead(&handle.request, after_others);
+                    Ok(WaiterMessage::Contend { others_first }) => {
+                        self.core.lanes.give_up_lead(&handle.request, others_first);
                     }
                     Ok(WaiterMessage::Lease(_)) | Err(_) => self.core.lanes.waiter_left(&self.keys),
                 }

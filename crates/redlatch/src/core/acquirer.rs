@@ -13,9 +13,9 @@ use super::{
     contest::{Attempt, Contender},
     gate::Availability,
     lanes::kinds::upgrade_refused,
-    lease::{Lease, SentAt},
+    lease::{HeldLease, SentAt},
     replica_confirm::Unconfirmed,
-    undo::Certainty,
+    undo::RequestFate,
     upgrade::Reading,
     wait::WaitDeadline,
 };
@@ -35,7 +35,7 @@ use send::SendContext;
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ContestStart {
     /// Other processes go first.
-    pub(super) after_others: bool,
+    pub(super) others_first: bool,
     /// Its owner may have been given the lock unseen.
     pub(super) outcome_unknown: bool,
 }
@@ -68,7 +68,7 @@ pub(super) struct Acquirer {
 }
 
 impl Contender for Acquirer {
-    type Gain = Arc<Lease>;
+    type Gain = Arc<HeldLease>;
 
     fn key(&self) -> &[u8] {
         &self.request.keys.key
@@ -91,7 +91,7 @@ impl Contender for Acquirer {
     }
 
     fn set_notify(&mut self, notify: impl FnOnce() -> Arc<Notify>) {
-        self.wake = self.lines_up().then(notify);
+        self.wake = self.queues_at_server().then(notify);
     }
 
     fn expect_hand_over(&mut self) -> bool {
@@ -99,11 +99,11 @@ impl Contender for Acquirer {
             && self.core.lanes.expect_hand_over(&self.request.keys, &self.owner)
     }
 
-    async fn attempt(&mut self) -> Result<Attempt<Arc<Lease>>, Fault> {
+    async fn attempt(&mut self) -> Result<Attempt<Arc<HeldLease>>, Fault> {
         match self.request.recipe.lane_policy() {
             LanePolicy::OneContends => self.ask().await,
             LanePolicy::AllContend => self.ask_beside_others().await,
-            LanePolicy::QueuesAtServer if self.lines_up() => self.ask_in_line().await,
+            LanePolicy::QueuesAtServer if self.queues_at_server() => self.ask_in_line().await,
             LanePolicy::QueuesAtServer => self.try_once().await,
         }
     }
@@ -141,7 +141,7 @@ impl Acquirer {
     }
 
     /// Asks a lock that one owner has at a time. A lock without messages says itself when to look again.
-    async fn ask(&mut self) -> Result<Attempt<Arc<Lease>>, Fault> {
+    async fn ask(&mut self) -> Result<Attempt<Arc<HeldLease>>, Fault> {
         let outcome = self.try_once().await;
         if let (Ok(Attempt::Busy(_)), Some(backoff)) = (&outcome, &self.request.backoff) {
             let pause = backoff.pause(self.looks, jitter::fraction());
@@ -152,7 +152,7 @@ impl Acquirer {
     }
 
     /// Sends one request, and says what its answer means.
-    async fn try_once(&mut self) -> Result<Attempt<Arc<Lease>>, Fault> {
+    async fn try_once(&mut self) -> Result<Attempt<Arc<HeldLease>>, Fault> {
         let (core, request, owner) = (&self.core, &self.request, &self.owner);
         // Only asked of an owner that reads and wants to write.
         let reads_ended = self.gives_back();
@@ -160,7 +160,7 @@ impl Acquirer {
         let may_hold_already =
             owner.is_multi_process() || core.own_write_lease(&request.keys, owner).is_some();
         let call = request.acquire_call(owner, self.count_ahead, may_hold_already, core);
-        let context = SendContext { may_hold_already, lines_up: self.lines_up(), sent_at };
+        let context = SendContext { may_hold_already, queues_at_server: self.queues_at_server(), sent_at };
         let (outcome, confirm) = core.send_acquire(request, owner, call, context).await;
         if let Err(fault) = &outcome
             && fault.is_migrating()
@@ -194,7 +194,7 @@ impl Acquirer {
         reply: &AcquireReply,
         sent_at: SentAt,
         confirm: Option<Confirm>,
-    ) -> Result<Arc<Lease>, Fault> {
+    ) -> Result<Arc<HeldLease>, Fault> {
         let (core, request, owner) = (&self.core, &self.request, &self.owner);
         let token = (request.fenced && reply.value > 0).then_some(reply.value as u64);
         if request.fenced && token.is_none() {
@@ -212,7 +212,7 @@ impl Acquirer {
             }
             _ => None,
         };
-        let lease = Lease::new(
+        let lease = HeldLease::new(
             request.keys.clone(),
             owner.clone(),
             request.recipe,
@@ -235,7 +235,7 @@ impl Acquirer {
     }
 
     /// The server has refused the write lock because it counts a read hold of the same owner: for good, unless that hold is over or ends.
-    async fn upgrade(&mut self, reads_ended: bool) -> Result<Attempt<Arc<Lease>>, Fault> {
+    async fn upgrade(&mut self, reads_ended: bool) -> Result<Attempt<Arc<HeldLease>>, Fault> {
         let reading = if reads_ended || self.gives_back() {
             Reading::Ends(Some(Duration::ZERO))
         } else {
@@ -245,7 +245,7 @@ impl Acquirer {
         // that the reading has missed.
         if self.gives_back() {
             self.owner_busy = true;
-            return Ok(Attempt::OwnerBusy);
+            return Ok(Attempt::OwnReleaseWaits);
         }
         match reading {
             Reading::Ends(left) => Ok(Attempt::Busy(left)),
@@ -256,7 +256,7 @@ impl Acquirer {
     /// The answer took longer than the lease that it granted, so the hold is given back. No lease is handed to this task any more, because what
     /// is given back is all that its owner has. A fair lock may have been handed to it by a task of this process while the request was on its
     /// way: the server repeated that grant, and the lease that was handed over began later, so it counts if it is still valid.
-    async fn too_late(&mut self, sent_at: SentAt) -> Result<Attempt<Arc<Lease>>, Fault> {
+    async fn too_late(&mut self, sent_at: SentAt) -> Result<Attempt<Arc<HeldLease>>, Fault> {
         let (_, handed) = self.close_line();
         if let Some(handed) = handed {
             if handed.is_valid(self.core.now_ms()) {
@@ -265,7 +265,7 @@ impl Acquirer {
             self.core.lanes.forget(&handed);
         }
         if self.passed_over {
-            return Ok(Attempt::PassedOver);
+            return Ok(Attempt::OfferExpired);
         }
         self.count_ahead = true;
         self.core.undo_first(&[&self.request], &self.owner, sent_at).await?;
@@ -273,12 +273,12 @@ impl Acquirer {
     }
 
     /// Whether the owner waits in a queue on the server.
-    fn lines_up(&self) -> bool {
+    fn queues_at_server(&self) -> bool {
         self.request.recipe.lane_policy() == LanePolicy::QueuesAtServer && self.request.wait != Wait::No
     }
 
     /// Ends the waiting of a task that has won. `false` if what it has won is the hold that was taken back from it.
-    pub(super) fn finish_win(&mut self) -> bool {
+    pub(super) fn end_wait_as_winner(&mut self) -> bool {
         if let (_, Some(same)) = self.close_line() {
             self.core.lanes.forget(&same);
         }
@@ -289,7 +289,7 @@ impl Acquirer {
     /// behind a process that has ended. Bounded, and finished in the background when it takes longer.
     pub(super) async fn leave_queue(&mut self) {
         if !self.outcome_unknown && self.step_out() {
-            let job = self.core.undo_later(&self.request, &self.owner, Certainty::Arrived);
+            let job = self.core.undo_later(&self.request, &self.owner, RequestFate::Arrived);
             let limit = self.core.keeper.sleep(self.core.config.response_timeout);
             tokio::select! {
                 biased;
@@ -302,15 +302,15 @@ impl Acquirer {
 
 impl Drop for Acquirer {
     fn drop(&mut self) {
-        self.waits_no_more();
+        self.leave_concurrent_waiters();
         let lined_up = self.step_out();
         if self.granted {
             return;
         }
         if self.outcome_unknown {
-            drop(self.core.undo_later(&self.request, &self.owner, Certainty::MayArriveLater));
+            drop(self.core.undo_later(&self.request, &self.owner, RequestFate::MayArriveLater));
         } else if lined_up || self.passed_over {
-            drop(self.core.undo_later(&self.request, &self.owner, Certainty::Arrived));
+            drop(self.core.undo_later(&self.request, &self.owner, RequestFate::Arrived));
         }
     }
 }

@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 
 use super::{
     Core,
-    lease::{DetachedHold, Lease},
+    lease::{DetachedHold, HeldLease},
     owners::{OwnerAccess, OwnerBlock},
     release::{RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN, Unlocked},
     undo::LATE_LOOKS_MS,
@@ -25,7 +25,7 @@ use crate::{
 /// What became of a hold that was to be taken up.
 pub(crate) enum Taken {
     /// It has an owner of its own, and this process looks after it.
-    Up(Arc<Lease>),
+    Up(Arc<HeldLease>),
     /// The owner has more than this hold, and keeps it.
     Several,
     /// The owner has no hold.
@@ -86,13 +86,13 @@ impl Core {
                 return Err(fault);
             }
         };
-        let lease = Arc::new(Lease::new(left.keys.clone(), own, left.recipe, token, lease_term, sent_at));
+        let lease = Arc::new(HeldLease::new(left.keys.clone(), own, left.recipe, token, lease_term, sent_at));
         lease.taken_up_from(left);
         let failed = if !lease.is_valid(self.now_ms()) {
             let late = Error::new(ErrorKind::Timeout, "the adoption took longer than its lease");
             late.remedy("use a longer lease, or look at the server's load")
         } else {
-            match self.add_lease(&lease, None) {
+            match self.add_lease_unless_closed(&lease, None) {
                 Ok(()) => return Ok((Taken::Up(lease), Some(block))),
                 Err(closed) => {
                     self.lanes.forget(&lease);

@@ -15,12 +15,12 @@ use super::{
     contest::{Attempt, Contender},
     flight::{AfterDrop, Flight, OnAbandon},
     lanes::Enter,
-    lease::{Lease, SentAt},
+    lease::{HeldLease, SentAt},
     owners::{AttemptMode, OwnerAccess, OwnerBlock},
     release::{ReleaseMode, ReleaseStep, Unlocked, expected, found},
     replica_confirm::Unconfirmed,
     request::all_noted,
-    undo::Certainty,
+    undo::RequestFate,
     wait::WaitDeadline,
 };
 use crate::{
@@ -52,7 +52,7 @@ struct Group<'a> {
 }
 
 enum SetGain {
-    All(Vec<Arc<Lease>>),
+    All(Vec<Arc<HeldLease>>),
     Busy(usize),
 }
 
@@ -79,7 +79,7 @@ impl Contender for Group<'_> {
 impl Drop for Group<'_> {
     fn drop(&mut self) {
         if self.outcome_unknown && !self.granted {
-            self.core.undo_all(self.requests, &self.owner, Certainty::MayArriveLater);
+            self.core.undo_all(self.requests, &self.owner, RequestFate::MayArriveLater);
         }
     }
 }
@@ -87,7 +87,7 @@ impl Drop for Group<'_> {
 /// A release that was begun: whether it lane_waits the lane, and the block of its owner.
 struct Ending {
     at: usize,
-    lease: Arc<Lease>,
+    lease: Arc<HeldLease>,
     lane_waits: bool,
     block: OwnerBlock,
 }
@@ -101,7 +101,7 @@ impl Core {
         requests: &[Arc<Request>],
         deadline: &WaitDeadline,
     ) -> Result<Batch, Error> {
-        let _under_way = self.keeper.track_job();
+        let _under_way = self.keeper.hold_off_shutdown();
         self.check_open()?;
         let Some(first) = requests.first() else { return Ok(Batch::Taken(Vec::new())) };
         let owner = first.owner.clone().unwrap_or_else(|| self.fresh_owner());
@@ -127,7 +127,7 @@ impl Core {
             }
             match self.lanes.enter(request, accesses.last(), now_ms)? {
                 Enter::Lead => places.push(LaneSlot::lead(self, request)),
-                Enter::Bypass => places.push(LaneSlot::bypass(self, keys)),
+                Enter::AskBeside => places.push(LaneSlot::bypass(self, keys)),
                 Enter::Busy => return Ok(Batch::Busy(at)),
                 Enter::Reenter(_) => return Ok(Batch::OneByOne),
                 Enter::OwnerBusy | Enter::OwnerBusyNoWait => {
@@ -158,11 +158,11 @@ impl Core {
         if accesses.iter().any(OwnerAccess::is_disturbed) {
             // Some of them may be gone. They are given back, and asked for one by one when that is through.
             accesses.iter().for_each(OwnerAccess::pauses);
-            leases.iter().for_each(|lease| self.drop_hold(lease, lease_term));
+            leases.iter().for_each(|lease| self.release_in_background(lease, lease_term));
             return Ok(Batch::OneByOne);
         }
         if let Err(closed) = taken {
-            leases.iter().for_each(|lease| self.drop_hold(lease, lease_term));
+            leases.iter().for_each(|lease| self.release_in_background(lease, lease_term));
             return Err(closed);
         }
         Ok(Batch::Taken(leases.into_iter().map(|lease| Grant { lease, lease_term }).collect()))
@@ -184,7 +184,7 @@ impl Core {
         }
         let call =
             call.number(owner.number()).text(owner.field()).int(first.lease_term.lease_ms).flag(first.fenced);
-        self.keeper.expect_answers();
+        self.keeper.watch_connections();
         let (outcome, confirm) = match first.ack {
             None => {
                 let flight = Flight::new(self, self.run(call), || {
@@ -239,7 +239,7 @@ impl Core {
         let leases = requests.iter().enumerate().map(|(at, request)| {
             let token = tokens.get(at).and_then(|token| u64::try_from(*token).ok());
             let (keys, lease_term) = (request.keys.clone(), request.lease_term);
-            let lease = Lease::new(keys, owner.clone(), request.recipe, token, lease_term, sent_at);
+            let lease = HeldLease::new(keys, owner.clone(), request.recipe, token, lease_term, sent_at);
             lease.note_replicas(replicated);
             Arc::new(lease)
         });
@@ -266,16 +266,16 @@ impl Core {
                 Ok(reply) if reply.get(1).is_some_and(|count| *count <= 0) => {}
                 Err(Fault::NotSent(_) | Fault::Server(_)) => {}
                 // They were granted, or may have been, and nobody is there to take them.
-                Ok(_) => core.undo_all(&requests, &owner, Certainty::Granted(sent_at)),
-                Err(Fault::Unknown(_)) => core.undo_all(&requests, &owner, Certainty::MayArriveLater),
+                Ok(_) => core.undo_all(&requests, &owner, RequestFate::Granted(sent_at)),
+                Err(Fault::Unknown(_)) => core.undo_all(&requests, &owner, RequestFate::MayArriveLater),
             }
             drop(block);
         }
     }
 
-    pub(super) fn undo_all(self: &Arc<Self>, requests: &[Arc<Request>], owner: &Owner, certainty: Certainty) {
+    pub(super) fn undo_all(self: &Arc<Self>, requests: &[Arc<Request>], owner: &Owner, fate: RequestFate) {
         for request in requests {
-            drop(self.undo_later(request, owner, certainty));
+            drop(self.undo_later(request, owner, fate));
         }
     }
 
@@ -283,7 +283,7 @@ impl Core {
     /// the future does not cancel the releases.
     pub(crate) fn unlock_all(
         self: &Arc<Self>,
-        holds: Vec<(Arc<Lease>, LeaseTerm)>,
+        holds: Vec<(Arc<HeldLease>, LeaseTerm)>,
     ) -> impl Future<Output = Vec<Result<Unlocked, Error>>> + Send {
         let count = holds.len();
         // It begins at once, because a `select!` may poll none of its branches.
@@ -292,7 +292,7 @@ impl Core {
     }
 
     /// The same without waiting for it: for guards that are dropped.
-    pub(crate) fn drop_holds(self: &Arc<Self>, holds: Vec<(Arc<Lease>, LeaseTerm)>) {
+    pub(crate) fn drop_holds(self: &Arc<Self>, holds: Vec<(Arc<HeldLease>, LeaseTerm)>) {
         let work = self.clone().give_back_all(holds);
         self.keeper.spawn(async move {
             for error in work.await.into_iter().filter_map(Result::err) {
@@ -304,7 +304,7 @@ impl Core {
     /// Renewal ends, and tasks of this process have what they wait for, when this returns; the future does the rest.
     fn give_back_all(
         self: Arc<Self>,
-        holds: Vec<(Arc<Lease>, LeaseTerm)>,
+        holds: Vec<(Arc<HeldLease>, LeaseTerm)>,
     ) -> impl Future<Output = Vec<Result<Unlocked, Error>>> + Send {
         let count = holds.len();
         let (mut together, mut alone) = (Vec::new(), Vec::new());

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{lease::Lease, send::Numbers};
+use super::{lease::HeldLease, send::Numbers};
 use crate::{
     error::{Error, ErrorKind},
     store::Fault,
@@ -16,7 +16,7 @@ pub(super) enum BatchStatus {
 }
 
 impl BatchStatus {
-    pub(super) fn of(batch: &[Arc<Lease>], outcome: Result<Numbers, Fault>) -> BatchStatus {
+    pub(super) fn of(batch: &[Arc<HeldLease>], outcome: Result<Numbers, Fault>) -> BatchStatus {
         match outcome {
             Ok(reply) if reply.len() == batch.len() + 1 => {
                 BatchStatus::Known(reply[1..].iter().map(|seen| HoldStatus::of(*seen)).collect())
@@ -59,6 +59,6 @@ impl HoldStatus {
 }
 
 /// Halves, because it is often one key of a hundred.
-pub(super) fn parts(batch: &[Arc<Lease>]) -> impl Iterator<Item = Vec<Arc<Lease>>> {
+pub(super) fn parts(batch: &[Arc<HeldLease>]) -> impl Iterator<Item = Vec<Arc<HeldLease>>> {
     batch.chunks(batch.len().div_ceil(2).max(1)).map(<[_]>::to_vec)
 }

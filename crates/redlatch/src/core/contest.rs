@@ -50,9 +50,9 @@ pub(crate) enum Attempt<T> {
     /// It was ours for no longer than the answer took, and is being given back.
     TooLate,
     /// It was ours and has gone on to others, because the task was not polled. It has to come in again.
-    PassedOver,
-    /// Not before what is under way for its own owner has ended, which waits for this attempt. It has to come in again.
-    OwnerBusy,
+    OfferExpired,
+    /// A release of the same owner waits until this attempt asks no more. It has to come in again when the release is done.
+    OwnReleaseWaits,
 }
 
 /// A contender.
@@ -94,16 +94,16 @@ pub(crate) trait Contender: Send {
 }
 
 impl Core {
-    /// Contends until won, refused, or out of time (`None`). `after_others` lets other processes go first.
+    /// Contends until won, refused, or out of time (`None`). `others_first` lets other processes go first.
     pub(crate) async fn contest<C: Contender>(
         self: &Arc<Self>,
         contender: &mut C,
         wait: Wait,
         deadline: &WaitDeadline,
-        after_others: bool,
+        others_first: bool,
     ) -> Result<Option<C::Gain>, Error> {
         let gate = contender.gate().map(|key| Gated { key, last_poll: Arc::default() });
-        let work = pin!(self.contest_at(gate.as_ref(), contender, wait, deadline, after_others));
+        let work = pin!(self.contest_at(gate.as_ref(), contender, wait, deadline, others_first));
         match &gate {
             Some(gate) => gate.last_poll.noting_polls(work).await,
             None => work.await,
@@ -116,7 +116,7 @@ impl Core {
         contender: &mut C,
         wait: Wait,
         deadline: &WaitDeadline,
-        after_others: bool,
+        others_first: bool,
     ) -> Result<Option<C::Gain>, Error> {
         let mut waiter = Waiter::default();
         contender.set_notify(|| waiter.notify());
@@ -126,7 +126,7 @@ impl Core {
         let mut limit = *deadline;
         let (mut gate_pass, mut first_refusal) = (None, true);
         let mut last = LastOutcome::Nothing;
-        if after_others {
+        if others_first {
             if let Some(channel) = contender.channel() {
                 waiter.subscribe(self, channel);
             }
@@ -211,7 +211,7 @@ impl Core {
                         None => waiter.wait(self, hint.unwrap_or(POLL_INTERVAL_MAX), deadline).await?,
                     }
                 }
-                Ok(Attempt::PassedOver | Attempt::OwnerBusy) => return Ok(None),
+                Ok(Attempt::OfferExpired | Attempt::OwnReleaseWaits) => return Ok(None),
                 Ok(Attempt::TooLate) => {
                     last = LastOutcome::Nothing;
                     if wait == Wait::No || deadline.is_over(self) {
@@ -267,13 +267,15 @@ impl Core {
         let gate_pass = self.gates.pass(gate.key.clone(), gate.last_poll.clone());
         // The line is there before the look at it is asked for.
         self.keeper.scan_timer().schedule_scan(self.now_ms() + POLL_DUE_MS);
-        let Some(gate_pass) = waiter.wait_behind_local(self, contender.key(), gate_pass, deadline).await?
+        let Some(gate_pass) =
+            waiter.hear_behind_local_tasks(self, contender.key(), gate_pass, deadline).await?
         else {
             return Ok(None);
         };
-        let hears_ms = waiter.hears_since_ms();
-        let rest =
-            hears_ms.map_or(Availability::MayBeEnough, |hears_ms| gate_pass.supply(hears_ms, self.now_ms()));
+        let hears_since_ms = waiter.hears_since_ms();
+        let rest = hears_since_ms.map_or(Availability::MayBeEnough, |hears_since_ms| {
+            gate_pass.supply(hears_since_ms, self.now_ms())
+        });
         if let Availability::Nothing { again_after } = rest {
             waiter.wait_for_change(self, again_after, deadline).await?;
         }

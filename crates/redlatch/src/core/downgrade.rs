@@ -7,7 +7,7 @@ use std::{convert::identity, sync::Arc, time::Duration};
 
 use super::{
     Core, Grant, Request, Wait,
-    lease::Lease,
+    lease::HeldLease,
     release::{Caller, Unlocked},
     wait::WaitDeadline,
 };
@@ -29,7 +29,7 @@ impl Core {
     /// they have confirmed of the write hold.
     pub(crate) async fn read_beside(
         self: &Arc<Self>,
-        writing: &Arc<Lease>,
+        writing: &Arc<HeldLease>,
         held: LeaseTerm,
         inherited_ack: Option<Confirmed>,
     ) -> Result<Grant, Error> {
@@ -73,7 +73,7 @@ impl Core {
         };
         if !writing.is_valid(self.now_ms()) {
             // Others may have written before it was granted.
-            self.drop_hold(&grant.lease, grant.lease_term);
+            self.release_in_background(&grant.lease, grant.lease_term);
             return Err(lost());
         }
         Ok(grant)
@@ -83,21 +83,21 @@ impl Core {
     /// held.
     pub(crate) async fn downgrade(
         self: &Arc<Self>,
-        writing: &Arc<Lease>,
+        writing: &Arc<HeldLease>,
         held: LeaseTerm,
     ) -> Result<Grant, Error> {
         let core = self.clone();
         // Its task may drop the future, or poll it no more.
         let turning = self.drive(self.clone().turn(writing.clone(), held), move |outcome| {
             if let Ok(grant) = outcome {
-                core.drop_hold(&grant.lease, grant.lease_term);
+                core.release_in_background(&grant.lease, grant.lease_term);
             }
         });
         let turned = turning.outcome().await.and_then(identity);
         turned.map_err(|error| error.on(&writing.keys.name).by(&writing.owner))
     }
 
-    async fn turn(self: Arc<Self>, writing: Arc<Lease>, held: LeaseTerm) -> Result<Grant, Error> {
+    async fn turn(self: Arc<Self>, writing: Arc<HeldLease>, held: LeaseTerm) -> Result<Grant, Error> {
         let incarnation = self.store.incarnation(&writing.keys.key);
         let reading = match self.check_count(&writing) {
             // A replica that has only the write hold keeps everybody else out, too, so what was confirmed stays true.
@@ -108,7 +108,7 @@ impl Core {
             Ok(grant) => match self.was_beside(&writing).await {
                 Ok(()) => Ok(grant),
                 Err(error) => {
-                    self.drop_hold(&grant.lease, grant.lease_term);
+                    self.release_in_background(&grant.lease, grant.lease_term);
                     Err(error)
                 }
             },
@@ -132,14 +132,14 @@ impl Core {
         };
         let turned = self.turned(&writing, &grant.lease, written, incarnation).await;
         if turned.is_err() {
-            self.drop_hold(&grant.lease, grant.lease_term);
+            self.release_in_background(&grant.lease, grant.lease_term);
         }
         turned.map(|()| grant)
     }
 
     /// An error if the server that granted the read hold perhaps had no write hold then: others may have written before it. The release of
     /// the write hold shows it only where that is answered.
-    async fn was_beside(self: &Arc<Self>, writing: &Arc<Lease>) -> Result<(), Error> {
+    async fn was_beside(self: &Arc<Self>, writing: &Arc<HeldLease>) -> Result<(), Error> {
         if writing.is_seen_since(self.last_interruption(&writing.keys)) {
             return Ok(());
         }
@@ -151,7 +151,7 @@ impl Core {
     }
 
     /// Finds out whether a hold is there, and tells its holder if it is not. One unanswered look is no reason to give up what may be good.
-    async fn look_until_seen(self: &Arc<Self>, lease: &Arc<Lease>) -> Result<(), Error> {
+    async fn look_until_seen(self: &Arc<Self>, lease: &Arc<HeldLease>) -> Result<(), Error> {
         let deadline = WaitDeadline::new(self, Wait::AtMost(ANSWERS * self.config.response_timeout));
         loop {
             match self.is_there(lease).await {
@@ -176,8 +176,8 @@ impl Core {
     /// Whether the read hold is there, has been since the write hold was, and has no write hold of this process beside it.
     async fn turned(
         self: &Arc<Self>,
-        writing: &Arc<Lease>,
-        reading: &Arc<Lease>,
+        writing: &Arc<HeldLease>,
+        reading: &Arc<HeldLease>,
         written: Result<Unlocked, Error>,
         incarnation: u64,
     ) -> Result<(), Error> {
@@ -208,7 +208,7 @@ impl Core {
 
     /// An error if the server may count a write hold of this process too many, which would stay beside the read hold and be renewed with it;
     /// or one too few, and what it counts is another process's.
-    fn check_count(&self, writing: &Lease) -> Result<(), Error> {
+    fn check_count(&self, writing: &HeldLease) -> Result<(), Error> {
         let is_uncounted = !writing.is_counted_in(self.store.incarnation(&writing.keys.key));
         let is_last = writing.holds().count <= 1;
         if writing.owner.is_multi_process() && (is_uncounted || (is_last && writing.is_count_in_doubt())) {

@@ -49,7 +49,7 @@ pub(crate) struct Flight<'a, T: Send + 'static, A: FnOnce() -> OnAbandon<T>> {
 
 impl<'a, T: Send + 'static, A: FnOnce() -> OnAbandon<T>> Flight<'a, T, A> {
     pub(crate) fn new(core: &'a Arc<Core>, work: Work<T>, abandon: A) -> Self {
-        let _job = core.keeper.track_job();
+        let _job = core.keeper.hold_off_shutdown();
         Flight { core, work: Some(work), started: false, abandon: Some(abandon), _job }
     }
 }

@@ -123,10 +123,10 @@ impl GatePass {
         }
     }
 
-    /// What a waiter may trust in that hears messages since `hears_ms`.
-    pub(crate) fn supply(&self, hears_ms: u64, now_ms: u64) -> Availability {
+    /// What a waiter may trust in that hears messages since `hears_since_ms`.
+    pub(crate) fn supply(&self, hears_since_ms: u64, now_ms: u64) -> Availability {
         let nothing_left_ms = self.gate.nothing_left_ms.load(Ordering::Relaxed);
-        if hears_ms >= nothing_left_ms || self.gate.asked_ms.load(Ordering::Relaxed) > nothing_left_ms {
+        if hears_since_ms >= nothing_left_ms || self.gate.asked_ms.load(Ordering::Relaxed) > nothing_left_ms {
             return Availability::MayBeEnough;
         }
         let again_ms = self.gate.again_ms.load(Ordering::Relaxed);

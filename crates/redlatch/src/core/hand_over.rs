@@ -5,11 +5,11 @@ use std::sync::{Arc, atomic::Ordering};
 use super::{
     Core, Request, Wait,
     lane::WaiterEntry,
-    lanes::NextTask,
-    lease::Lease,
+    lanes::pass_on::NextTask,
+    lease::HeldLease,
     owners::OwnerBlock,
     release::{ReleaseMode, Unlocked, expected},
-    undo::Certainty,
+    undo::RequestFate,
 };
 use crate::{
     error::{Error, LossReason},
@@ -22,7 +22,7 @@ impl Core {
     /// that queue, the same script grants to it, and it gets the lease from here without asking.
     pub(super) async fn hand_over(
         self: &Arc<Self>,
-        lease: &Arc<Lease>,
+        lease: &Arc<HeldLease>,
         next_task: Box<NextTask>,
         block: &OwnerBlock,
     ) -> Result<(Unlocked, i64), Error> {
@@ -50,7 +50,7 @@ impl Core {
         match self.run_ending(call, lease.owner.number(), false, block).await {
             Ok(reply) if reply.len() == 3 && reply[1] == 2 => {
                 let token = (next.request.fenced && reply[2] > 0).then_some(reply[2] as u64);
-                let held = Arc::new(Lease::new(
+                let held = Arc::new(HeldLease::new(
                     lease.keys.clone(),
                     owner,
                     lease.recipe,
@@ -90,7 +90,7 @@ impl Core {
     /// Moves the lock to a waiting task that needs an owner, a token or a lease term of its own.
     pub(super) async fn transfer(
         self: Arc<Self>,
-        lease: Arc<Lease>,
+        lease: Arc<HeldLease>,
         next_task: Box<NextTask>,
         block: OwnerBlock,
     ) -> Result<Unlocked, Error> {
@@ -116,7 +116,7 @@ impl Core {
         match self.run_ending(call, to.number(), false, &block).await {
             Ok(reply) if reply.len() == 3 && reply[1] == 1 => {
                 let token = (next.request.fenced && reply[2] > 0).then_some(reply[2] as u64);
-                let held = Arc::new(Lease::new(
+                let held = Arc::new(HeldLease::new(
                     lease.keys.clone(),
                     to,
                     lease.recipe,
@@ -128,8 +128,8 @@ impl Core {
                 held.offer(self.now_ms());
                 let Some(lost) = self.lanes.moved(&held, &next, self.now_ms()) else {
                     // The server may have it under that owner, and nobody is told.
-                    if !next.leaves_it_to_its_task() {
-                        self.undo_moved(&lease, lease_term, &held.owner, Certainty::Arrived);
+                    if !next.mark_unknown_and_leave() {
+                        self.undo_moved(&lease, lease_term, &held.owner, RequestFate::Arrived);
                     }
                     self.lanes.requeue(&lease.keys, next);
                     self.lanes.release_finished(&lease.keys, false);
@@ -141,7 +141,7 @@ impl Core {
                     && held.take()
                 {
                     // The task gave up meanwhile; its hold is given back like any other. What the keeper has taken back is the keeper's.
-                    self.drop_hold(&held, lease_term);
+                    self.release_in_background(&held, lease_term);
                 }
                 Ok(Unlocked::Released)
             }
@@ -159,8 +159,8 @@ impl Core {
                 }
                 // Whether it moved is unknown. The giver's field is removed for certain, and the task contends for itself. If it
                 // asks under the same owner, it takes over what it may have been given, or removes that when it gives up.
-                if !next.leaves_it_to_its_task() {
-                    self.undo_moved(&lease, lease_term, &to, Certainty::MayArriveLater);
+                if !next.mark_unknown_and_leave() {
+                    self.undo_moved(&lease, lease_term, &to, RequestFate::MayArriveLater);
                 }
                 let outcome = self.release_and_lead(lease.clone(), next, block).await?;
                 // What is not there any more within its time has moved.
@@ -174,14 +174,14 @@ impl Core {
     }
 
     /// Gives back what a lease may have been moved to.
-    fn undo_moved(self: &Arc<Self>, lease: &Lease, lease_term: LeaseTerm, to: &Owner, certainty: Certainty) {
+    fn undo_moved(self: &Arc<Self>, lease: &HeldLease, lease_term: LeaseTerm, to: &Owner, fate: RequestFate) {
         let request = Request::new(&lease.keys, lease.recipe, lease_term, Wait::No);
-        drop(self.undo_later(&Arc::new(request), to, certainty));
+        drop(self.undo_later(&Arc::new(request), to, fate));
     }
 
     async fn release_and_lead(
         self: &Arc<Self>,
-        lease: Arc<Lease>,
+        lease: Arc<HeldLease>,
         next: WaiterEntry,
         block: OwnerBlock,
     ) -> Result<Unlocked, Error> {

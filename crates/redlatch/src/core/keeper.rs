@@ -24,7 +24,7 @@ use tokio::{
 };
 
 use super::{
-    Core, last_poll::POLL_DUE_MS, lease::Lease, scan_timer::ScanTimer, start_thread, watch::WATCH_SOON_MS,
+    Core, last_poll::POLL_DUE_MS, lease::HeldLease, scan_timer::ScanTimer, start_thread, watch::WATCH_SOON_MS,
 };
 use crate::{
     call_hook::CallHook,
@@ -73,7 +73,7 @@ struct Shared {
     /// Wakes those who pause before another try, because another server answers now.
     moved: Signal,
     /// Leases whose next moment has changed.
-    returned: Mutex<Vec<Arc<Lease>>>,
+    returned: Mutex<Vec<Arc<HeldLease>>>,
     jobs: AtomicUsize,
     job_done: Signal,
 }
@@ -149,12 +149,12 @@ impl Keeper {
 
     /// Does some work in the background. Shutting down waits for it.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let job = self.track_job();
+        let job = self.hold_off_shutdown();
         self.handle.spawn(work.map(move |()| drop(job)));
     }
 
     /// Notes that some work is under way; shutting down waits until the note is dropped.
-    pub(crate) fn track_job(&self) -> Job {
+    pub(crate) fn hold_off_shutdown(&self) -> Job {
         self.shared.jobs.fetch_add(1, Ordering::SeqCst);
         Job(self.shared.clone())
     }
@@ -183,15 +183,15 @@ impl Keeper {
     }
 
     /// A call is being made: from now on the keeper looks whether connections still answer.
-    pub(crate) fn expect_answers(&self) {
-        self.shared.expect_answers();
+    pub(crate) fn watch_connections(&self) {
+        self.shared.watch_connections();
     }
 
     /// What a connection calls when it has counted a request: as long as that has no answer, the connection is watched. An announcement
     /// alone would not do, because the task may stand still between that and the sending, for longer than the keeper waits.
     pub(crate) fn call_hook(&self) -> CallHook {
         let shared = self.shared.clone();
-        CallHook::new(move || shared.expect_answers())
+        CallHook::new(move || shared.watch_connections())
     }
 
     /// Where lanes note the leases that come into being.
@@ -200,7 +200,7 @@ impl Keeper {
     }
 
     /// The next moment of these leases has changed.
-    pub(crate) fn reschedule(&self, leases: Vec<Arc<Lease>>) {
+    pub(crate) fn reschedule(&self, leases: Vec<Arc<HeldLease>>) {
         self.shared.returned.lock().unwrap_or_else(PoisonError::into_inner).extend(leases);
         self.shared.wake();
     }
@@ -240,7 +240,7 @@ impl Shared {
         self.scan_timer.wake();
     }
 
-    fn expect_answers(&self) {
+    fn watch_connections(&self) {
         // Looking first keeps the line shared between threads; writing each time would pass it to and fro.
         if !self.touched.load(Ordering::SeqCst) {
             self.touched.store(true, Ordering::SeqCst);
@@ -257,7 +257,7 @@ type Event = Reverse<(u64, usize)>;
 #[derive(Default)]
 struct Agenda {
     events: BinaryHeap<Event>,
-    leases: Vec<Option<Weak<Lease>>>,
+    leases: Vec<Option<Weak<HeldLease>>>,
     free: Vec<usize>,
     /// How often another server had taken over when the leases were last looked at for that.
     takeovers: u64,
@@ -266,9 +266,9 @@ struct Agenda {
 /// What the server is asked in one round of the keeper.
 #[derive(Default)]
 struct Round {
-    renew: Vec<Arc<Lease>>,
-    look: Vec<Arc<Lease>>,
-    watch: Vec<Arc<Lease>>,
+    renew: Vec<Arc<HeldLease>>,
+    look: Vec<Arc<HeldLease>>,
+    watch: Vec<Arc<HeldLease>>,
 }
 
 impl Round {
@@ -277,7 +277,7 @@ impl Round {
     }
 
     /// Asks for a hold: to be renewed, or whether it is still there.
-    fn ask(&mut self, lease: &Arc<Lease>) {
+    fn ask(&mut self, lease: &Arc<HeldLease>) {
         if lease.wants_renewal() {
             self.renew.push(lease.clone());
             return;
@@ -291,7 +291,7 @@ impl Round {
 }
 
 impl Agenda {
-    fn take_in(&mut self, lease: &Arc<Lease>) {
+    fn take_in(&mut self, lease: &Arc<HeldLease>) {
         if lease.schedule.in_agenda.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -304,7 +304,7 @@ impl Agenda {
         self.schedule(at, lease);
     }
 
-    fn schedule(&mut self, at: usize, lease: &Lease) {
+    fn schedule(&mut self, at: usize, lease: &HeldLease) {
         let mut when_ms = lease.deadline_ms();
         if lease.was_seen_gone() {
             // What found that tells its end; there is nothing else to do about it.
@@ -321,7 +321,7 @@ impl Agenda {
         self.events.push(Reverse((when_ms, at)));
     }
 
-    fn get(&mut self, at: usize) -> Option<Arc<Lease>> {
+    fn get(&mut self, at: usize) -> Option<Arc<HeldLease>> {
         let lease = self.leases[at].as_ref().and_then(Weak::upgrade).filter(|lease| lease.is_held());
         if lease.is_none() && self.leases[at].take().is_some() {
             self.free.push(at);
@@ -395,8 +395,8 @@ impl Core {
     }
 
     /// The next moment of a lease has changed, or may have.
-    pub(crate) fn schedule(&self, lease: &Arc<Lease>) {
-        self.check_if_unseen(lease);
+    pub(crate) fn schedule(&self, lease: &Arc<HeldLease>) {
+        self.recheck_if_unseen(lease);
         if lease.schedule.in_agenda.load(Ordering::Acquire) {
             self.keeper.reschedule(vec![lease.clone()]);
             return;
@@ -455,7 +455,7 @@ impl Core {
                     block.takes_over();
                     tracing::debug!(lock = %lease.keys.name, "a task was handed the lock and is not polled; the next one goes on");
                     self.lanes.look_for_those_behind(&lease.keys, now_ms);
-                    self.drop_hold(&lease, lease.lease_term());
+                    self.release_in_background(&lease, lease.lease_term());
                     drop(block);
                     agenda.get(at);
                     continue;

@@ -8,7 +8,7 @@ use std::{
 use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
 
-use super::{Request, lease::Lease, scan_timer::ScanTimer};
+use super::{Request, lease::HeldLease, scan_timer::ScanTimer};
 use crate::{catch_panic::catch_panic, owner::Owner, recipes::LanePolicy};
 
 /// How many of those who expect to be handed the lock are woken when a release handed over to none of them.
@@ -17,9 +17,9 @@ const EXPECTING_WOKEN_MAX: usize = 4;
 /// What a task in line is told. It is told once.
 pub(crate) enum WaiterMessage {
     /// The lease itself.
-    Lease(Arc<Lease>),
-    /// The duty to contend at the server; `after_others` when other processes should get their turn first.
-    Contend { after_others: bool },
+    Lease(Arc<HeldLease>),
+    /// The duty to contend at the server; `others_first` when other processes should get their turn first.
+    Contend { others_first: bool },
 }
 
 /// A task in line, as its lane knows it: the sending end.
@@ -58,14 +58,14 @@ impl WaiterEntry {
 
     /// Whether the task itself sees to what its owner may have been given unseen: it asks under the same owner, or removes that when
     /// it gives up.
-    pub(crate) fn leaves_it_to_its_task(&self) -> bool {
+    pub(crate) fn mark_unknown_and_leave(&self) -> bool {
         self.request.outcome_unknown.store(true, Ordering::SeqCst);
         // A task that goes closes its end first, and looks at the flag then.
         self.owner.is_some() && !self.tell.is_closed()
     }
 
-    /// Hands over a lease that was [offered](Lease::offer); it comes back if the task is gone.
-    pub(crate) fn hand(self, lease: Arc<Lease>) -> Result<(), Arc<Lease>> {
+    /// Hands over a lease that was [offered](HeldLease::offer); it comes back if the task is gone.
+    pub(crate) fn hand(self, lease: Arc<HeldLease>) -> Result<(), Arc<HeldLease>> {
         // A waker that panics does so when the lease has been sent.
         if let Some(Err(WaiterMessage::Lease(lease))) =
             catch_panic(|| self.tell.send(WaiterMessage::Lease(lease)))
@@ -80,7 +80,7 @@ impl WaiterEntry {
 }
 
 /// Leases that are gone from the server, as a grant to another owner has shown.
-pub(super) type LostToGrant = SmallVec<[Arc<Lease>; 1]>;
+pub(super) type DisplacedLeases = SmallVec<[Arc<HeldLease>; 1]>;
 
 /// Tasks to be woken once the lane's mutex is let go: a waker may run anything, even the woken task.
 #[must_use = "a task that is not woken sleeps on"]
@@ -122,22 +122,22 @@ pub(super) enum LaneState {
 #[derive(Default)]
 pub(super) struct Lane {
     /// The lease that a guard of this process holds.
-    lease: Option<Arc<Lease>>,
+    lease: Option<Arc<HeldLease>>,
     /// What is done at the server for those in line.
     pub(super) state: LaneState,
     pub(super) local_turn: LocalTurn,
     /// Boxed, because most lanes are a lease and nothing else, and there are many of them.
-    rare_parts: Option<Box<RareParts>>,
+    extras: Option<Box<Extras>>,
 }
 
 /// What a lane has beside one lease.
 #[derive(Default)]
-pub(super) struct RareParts {
+pub(super) struct Extras {
     /// The leases of a kind that has several at a time.
-    concurrent: Vec<Arc<Lease>>,
+    concurrent: Vec<Arc<HeldLease>>,
     /// Older leases of the same owner that a later grant has replaced and whose guards are not told yet. They take no part in the lane; the
     /// keeper finds them here.
-    replaced: Vec<Arc<Lease>>,
+    replaced: Vec<Arc<HeldLease>>,
     /// How many tasks wait at the server for a hold of such a kind.
     pub(super) waiting: u32,
     /// How many releases are on their way that may hand over.
@@ -149,8 +149,8 @@ pub(super) struct RareParts {
     gone: usize,
 }
 
-impl RareParts {
-    const NONE: &RareParts = &RareParts {
+impl Extras {
+    const NONE: &Extras = &Extras {
         concurrent: Vec::new(),
         replaced: Vec::new(),
         waiting: 0,
@@ -171,27 +171,27 @@ impl RareParts {
 
 impl Lane {
     pub(super) fn is_idle(&self) -> bool {
-        self.lease.is_none() && !self.is_busy() && self.rare_parts().is_none()
+        self.lease.is_none() && !self.is_busy() && self.extras().is_none()
     }
 
     /// Whether a task that comes now becomes the leader. A replaced lease does not count: it leaves nothing to a task that would queue behind it.
     pub(super) fn is_free(&self) -> bool {
-        self.lease.is_none() && !self.is_busy() && self.rare_parts().queue.is_empty()
+        self.lease.is_none() && !self.is_busy() && self.extras().queue.is_empty()
     }
 
     /// What there is beside one lease.
-    pub(super) fn rare_parts(&self) -> &RareParts {
-        self.rare_parts.as_deref().unwrap_or(RareParts::NONE)
+    pub(super) fn extras(&self) -> &Extras {
+        self.extras.as_deref().unwrap_or(Extras::NONE)
     }
 
     /// The same, to be added to.
-    pub(super) fn rare_parts_mut(&mut self) -> &mut RareParts {
-        self.rare_parts.get_or_insert_default()
+    pub(super) fn extras_mut(&mut self) -> &mut Extras {
+        self.extras.get_or_insert_default()
     }
 
     /// The same, to be taken from.
-    pub(super) fn rare_parts_if_any(&mut self) -> Option<&mut RareParts> {
-        self.rare_parts.as_deref_mut()
+    pub(super) fn rare_parts_if_any(&mut self) -> Option<&mut Extras> {
+        self.extras.as_deref_mut()
     }
 
     /// Whether a task contends at the server, or a release is on its way.
@@ -213,7 +213,7 @@ impl Lane {
     /// The task that contends, if others wait behind it.
     pub(super) fn leader(&self) -> Option<&Arc<Request>> {
         match &self.state {
-            LaneState::Contends(leader) if !self.rare_parts().queue.is_empty() => Some(leader),
+            LaneState::Contends(leader) if !self.extras().queue.is_empty() => Some(leader),
             _ => None,
         }
     }
@@ -235,19 +235,19 @@ impl Lane {
 
     /// Those in line, up to so many.
     pub(super) fn some_in_line(&self, count_max: usize) -> Vec<Arc<Request>> {
-        self.rare_parts().queue.iter().take(count_max).map(|entry| entry.request.clone()).collect()
+        self.extras().queue.iter().take(count_max).map(|entry| entry.request.clone()).collect()
     }
 
     /// The index behind the last entry that the server is known to have in its queue.
     pub(super) fn server_queue_end(&self) -> usize {
-        self.rare_parts().queue.iter().rposition(|entry| entry.is_in_server_queue).map_or(0, |last| last + 1)
+        self.extras().queue.iter().rposition(|entry| entry.is_in_server_queue).map_or(0, |last| last + 1)
     }
 
     /// The first in line of those who count on this process. It is not known for certain who of them is first on the
     /// server, because answers that come in order may be noted out of order.
     pub(super) fn expecting_hand_over(&mut self) -> Wakes {
-        let Some(rare_parts) = self.rare_parts_if_any() else { return Wakes::default() };
-        let first = rare_parts.queue.iter_mut().take(EXPECTING_WOKEN_MAX);
+        let Some(extras) = self.rare_parts_if_any() else { return Wakes::default() };
+        let first = extras.queue.iter_mut().take(EXPECTING_WOKEN_MAX);
         let expecting = first
             .filter_map(|entry| std::mem::take(&mut entry.expects_hand_over).then(|| entry.wake.clone()));
         Wakes(expecting.flatten().collect())
@@ -256,7 +256,7 @@ impl Lane {
     /// A task has left the line. Those who have left are swept out when they are more than those who stay, and returned so that
     /// they are dropped without the lane's mutex.
     pub(super) fn one_has_left(&mut self) -> Vec<WaiterEntry> {
-        let Some(RareParts { queue, gone: gone_count, .. }) = self.rare_parts_if_any() else {
+        let Some(Extras { queue, gone: gone_count, .. }) = self.rare_parts_if_any() else {
             return Vec::new();
         };
         *gone_count += 1;
@@ -272,33 +272,36 @@ impl Lane {
     }
 
     /// The lease of a kind that has one at a time.
-    pub(super) fn held(&self) -> Option<&Arc<Lease>> {
+    pub(super) fn held(&self) -> Option<&Arc<HeldLease>> {
         self.lease.as_ref()
     }
 
-    pub(super) fn leases(&self) -> impl Iterator<Item = &Arc<Lease>> {
-        let RareParts { concurrent, replaced, .. } = self.rare_parts();
+    pub(super) fn leases(&self) -> impl Iterator<Item = &Arc<HeldLease>> {
+        let Extras { concurrent, replaced, .. } = self.extras();
         self.lease.iter().chain(concurrent).chain(replaced)
     }
 
     /// A lease comes into being here: from now on the keeper watches it. Returns the leases of other owners whose place it has
     /// taken, which therefore are lost.
     #[must_use = "what has lost its place is told so"]
-    pub(super) fn add(&mut self, lease: &Arc<Lease>, scan_timer: &ScanTimer, now_ms: u64) -> LostToGrant {
-        let mut lost = LostToGrant::new();
+    pub(super) fn add(
+        &mut self,
+        lease: &Arc<HeldLease>,
+        scan_timer: &ScanTimer,
+        now_ms: u64,
+    ) -> DisplacedLeases {
+        let mut lost = DisplacedLeases::new();
         match lease.recipe.lane_policy() {
             LanePolicy::OneContends => {
                 let former = self.lease.replace(lease.clone());
                 match former.filter(|former| former.is_held() && !Arc::ptr_eq(former, lease)) {
-                    Some(former) if former.owner == lease.owner => {
-                        self.rare_parts_mut().replaced.push(former)
-                    }
+                    Some(former) if former.owner == lease.owner => self.extras_mut().replaced.push(former),
                     former => lost.extend(former),
                 }
             }
-            LanePolicy::AllContend => self.rare_parts_mut().concurrent.push(lease.clone()),
+            LanePolicy::AllContend => self.extras_mut().concurrent.push(lease.clone()),
             LanePolicy::QueuesAtServer => {
-                let concurrent = &mut self.rare_parts_mut().concurrent;
+                let concurrent = &mut self.extras_mut().concurrent;
                 lost.extend(concurrent.iter().filter(|held| held.owner != lease.owner).cloned());
                 // A lease that was handed over is here already.
                 if !concurrent.iter().any(|held| Arc::ptr_eq(held, lease)) {
@@ -311,15 +314,15 @@ impl Lane {
     }
 
     /// The hold of another owner that the server was seen to have after it was asked for this one.
-    pub(super) fn newer_than(&self, lease: &Lease, now_ms: u64) -> Option<Arc<Lease>> {
+    pub(super) fn newer_than(&self, lease: &HeldLease, now_ms: u64) -> Option<Arc<HeldLease>> {
         // One that is over says nothing of now, though its holder may not have been told yet.
         let mut others = self.leases().filter(|held| held.is_valid(now_ms) && held.owner != lease.owner);
         others.find(|held| held.last_seen_sent_ms() > lease.last_seen_sent_ms()).cloned()
     }
 
     /// Takes a lease out; `false` if it had no part in the lane.
-    pub(super) fn remove(&mut self, lease: &Arc<Lease>) -> bool {
-        if let Some(RareParts { concurrent, replaced, .. }) = self.rare_parts_if_any() {
+    pub(super) fn remove(&mut self, lease: &Arc<HeldLease>) -> bool {
+        if let Some(Extras { concurrent, replaced, .. }) = self.rare_parts_if_any() {
             replaced.retain(|replaced| !Arc::ptr_eq(replaced, lease));
             if let Some(at) = concurrent.iter().position(|held| Arc::ptr_eq(held, lease)) {
                 concurrent.swap_remove(at);

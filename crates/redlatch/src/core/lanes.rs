@@ -7,8 +7,7 @@
 pub(super) mod kinds;
 mod look;
 mod ordered;
-#[cfg(test)]
-mod tests;
+pub(super) mod pass_on;
 mod unpolled;
 
 use std::{
@@ -22,17 +21,17 @@ use std::{
 
 use super::{
     Request, Wait,
-    lane::{Lane, LaneState, LocalTurn, LostToGrant, WaiterEntry, WaiterHandle, WaiterMessage, Wakes},
+    lane::{DisplacedLeases, Lane, LaneState, LocalTurn, WaiterEntry, WaiterHandle, WaiterMessage, Wakes},
     last_poll::POLL_DUE_MS,
-    lease::{LastInterruption, Lease},
-    owners::{OwnerAccess, OwnerBlock, Owners},
+    lease::HeldLease,
+    owners::{OwnerAccess, Owners},
     scan_timer::ScanTimer,
 };
 use crate::{
     catch_panic::catch_panic,
     error::{Error, ErrorKind},
     keys::Keys,
-    recipes::{LanePolicy, LeaseTerm},
+    recipes::LanePolicy,
 };
 
 const BUCKETS: usize = 64;
@@ -48,7 +47,7 @@ pub(crate) enum Enter {
     /// Wait here.
     Queue(WaiterHandle),
     /// This very owner holds it: enter once more.
-    Reenter(Arc<Lease>),
+    Reenter(Arc<HeldLease>),
     /// An earlier request of this owner is still under way. Come in again when the access to it is quiet.
     OwnerBusy,
     /// The same, and the caller does not wait.
@@ -56,49 +55,7 @@ pub(crate) enum Enter {
     /// A task of this process holds it, and the caller does not wait.
     Busy,
     /// Ask beside the lane: tasks of this kind do not queue here, or another task leads and the caller does not wait.
-    Bypass,
-}
-
-/// What the last guard of a lease has to do once the lease is out of its lane.
-pub(crate) enum LaneStep {
-    /// Nothing: the next task has it.
-    Passed,
-    /// Kinds that queue in the lane, for a task that needs an owner, token or lease term of its own: move the hold to it by one script
-    /// (`Core::transfer`).
-    Transfer(Box<NextTask>),
-    /// Kinds that queue on the server: release by a script that also grants to this task, if it is the first in that queue (`Core::hand_over`).
-    ReleaseAndGrant(Box<NextTask>),
-    /// Release it on the server. `lane_waits`: the lane waits for this release, and lets the next task contend when it is done
-    /// (`release_finished`).
-    Release { lane_waits: bool },
-}
-
-/// The task that is to have a lock next by way of the server.
-pub(crate) struct NextTask {
-    pub(crate) entry: WaiterEntry,
-    /// While it lives, the task's owner is granted nothing: should the task give up, no later attempt of that owner meets what is done here in its
-    /// name.
-    pub(crate) block: Option<OwnerBlock>,
-}
-
-/// When a lease is given back, and the last interruption. The lease is passed on only if the server was seen to have the hold since then.
-#[derive(Clone, Copy)]
-struct ReleaseTime {
-    now_ms: u64,
-    interruption: LastInterruption,
-}
-
-/// A lease that a task is about to be offered.
-struct Offer {
-    to: WaiterEntry,
-    successor: Arc<Lease>,
-}
-
-/// What comes next for a lease that was taken out of its lane.
-enum Next {
-    Offer(Offer),
-    /// What the guard has to do.
-    Step(LaneStep),
+    AskBeside,
 }
 
 pub(crate) struct TurnLimits {
@@ -229,12 +186,12 @@ impl Lanes {
         {
             return Ok(if waits { Enter::OwnerBusy } else { Enter::OwnerBusyNoWait });
         }
-        // The server would refuse it. A task in line does not hear that, and the release of its owner's read hold would wait for this attempt.
+        // The server would refuse an upgrade as well, but a task in line does not hear that, and the release of its owner's read hold waits for this attempt.
         if owner.is_some_and(|owner| self.is_upgrade(&bucket, keys, owner, now_ms)) {
             return Err(kinds::upgrade_refused());
         }
         if recipe.lane_policy() != LanePolicy::OneContends {
-            return Ok(Enter::Bypass);
+            return Ok(Enter::AskBeside);
         }
         match bucket.entry(LaneKey(keys.clone())) {
             Entry::Vacant(free) => {
@@ -257,12 +214,12 @@ impl Lanes {
                         }
                         // A release that is on its way and that no other task waits for is worth one round trip.
                         None if matches!(lane.state, LaneState::Releases { .. })
-                            && lane.rare_parts().queue.is_empty() => {}
-                        _ => return Ok(Enter::Bypass),
+                            && lane.extras().queue.is_empty() => {}
+                        _ => return Ok(Enter::AskBeside),
                     }
                 }
                 let (entry, handle) = WaiterEntry::new(request, owner.cloned(), None);
-                lane.rare_parts_mut().queue.push_back(entry);
+                lane.extras_mut().queue.push_back(entry);
                 self.note_waiters(lane);
                 // The keeper takes the note away before it looks into this bucket.
                 if !self.has_waiters.load(Ordering::Acquire) && !self.has_waiters.swap(true, Ordering::AcqRel)
@@ -277,7 +234,7 @@ impl Lanes {
     /// Notes that tasks may stand in line behind a hold.
     fn note_waiters(&self, lane: &Lane) {
         if lane.held().is_some()
-            && !lane.rare_parts().queue.is_empty()
+            && !lane.extras().queue.is_empty()
             && !self.waiters_behind_lease.load(Ordering::Relaxed)
         {
             self.waiters_behind_lease.store(true, Ordering::Relaxed);
@@ -292,10 +249,10 @@ impl Lanes {
     /// A lease that the server was seen to have after this grant was asked for. The server has no longer what it granted.
     pub(super) fn granted(
         &self,
-        lease: &Arc<Lease>,
+        lease: &Arc<HeldLease>,
         leader: Option<&Arc<Request>>,
         now_ms: u64,
-    ) -> Result<LostToGrant, Arc<Lease>> {
+    ) -> Result<DisplacedLeases, Arc<HeldLease>> {
         let mut bucket = self.bucket(&lease.keys);
         let others = self.of_other_kinds(&bucket, lease, now_ms);
         let lane = bucket.entry(LaneKey(lease.keys.clone())).or_default();
@@ -315,11 +272,11 @@ impl Lanes {
             return Err(newer);
         }
         if !lease.is_held() {
-            // What was handed to a task can be lost before it is noted here. What ends a lease looks for it here after that.
+            // The lease was lost before it came here. The code that ends a lease removes it from its lane after that, so it must not be added now.
             drop(bucket);
             self.change(&lease.keys, |_| {});
             self.promote(&lease.keys, false);
-            return Ok(LostToGrant::new());
+            return Ok(DisplacedLeases::new());
         }
         let mut lost = lane.add(lease, &self.scan_timer, now_ms);
         lost.extend(others);
@@ -330,16 +287,21 @@ impl Lanes {
     /// A release has moved the lease on the server to a task of this process, as an answer says that may have come late. `None` if the
     /// answer is out of date: the task has gone on with what it was granted, the lease is over, or the lock has been granted to
     /// another task since.
-    pub(super) fn moved(&self, lease: &Arc<Lease>, next: &WaiterEntry, now_ms: u64) -> Option<LostToGrant> {
+    pub(super) fn moved(
+        &self,
+        lease: &Arc<HeldLease>,
+        next: &WaiterEntry,
+        now_ms: u64,
+    ) -> Option<DisplacedLeases> {
         let mut bucket = self.bucket(&lease.keys);
         let queues = lease.recipe.lane_policy() == LanePolicy::OneContends;
         // A fair waiter that is next asks for itself, too. Other tasks hand everything back to the lane.
         let gone = !queues && next.tell.is_closed();
         let others = self.of_other_kinds(&bucket, lease, now_ms);
-        let since = |held: &Arc<Lease>| held.last_seen_sent_ms() >= lease.last_seen_sent_ms();
+        let since = |held: &Arc<HeldLease>| held.last_seen_sent_ms() >= lease.last_seen_sent_ms();
         let granted_since = others.iter().any(since)
             || bucket.get(&LaneKey(lease.keys.clone())).is_some_and(|lane| {
-                let valid = |held: &&Arc<Lease>| held.is_valid(now_ms) && held.owner != lease.owner;
+                let valid = |held: &&Arc<HeldLease>| held.is_valid(now_ms) && held.owner != lease.owner;
                 let mut leases = lane.leases().filter(valid);
                 leases.any(since)
             });
@@ -356,136 +318,20 @@ impl Lanes {
         Some(lost)
     }
 
-    /// The last guard of a lease gives it back. The lease is passed on only if the server was seen to have it since the last interruption: a server
-    /// that has taken over may lack it, and the task that looks for it there knows this guard only.
-    pub(crate) fn pass_on(
-        &self,
-        lease: &Arc<Lease>,
-        now_ms: u64,
-        interruption: LastInterruption,
-    ) -> LaneStep {
-        let at = ReleaseTime { now_ms, interruption };
-        let mut next = self.take_out(lease, at);
-        loop {
-            next = match next {
-                Next::Offer(offer) => self.offer(lease, offer, at),
-                Next::Step(step) => return step,
-            };
-        }
-    }
-
-    /// Offers the lease to a task, outside of the lane's mutex, because a waker may run anything. If that task has given up this very moment,
-    /// the lease is offered to the next one; unless the keeper has taken it back meanwhile, or has seen it lost, and goes on with it.
-    fn offer(&self, lease: &Arc<Lease>, Offer { to, successor }: Offer, at: ReleaseTime) -> Next {
-        let Err(successor) = to.hand(successor) else { return Next::Step(LaneStep::Passed) };
-        if !successor.take() {
-            return Next::Step(LaneStep::Passed);
-        }
-        let mut drop_after_unlock = Vec::new();
-        let again = self.change(&lease.keys, |lane| {
-            if !lane.remove(&successor) {
-                return Next::Step(LaneStep::Passed);
-            }
-            lane.state = LaneState::Releases { since_ms: at.now_ms };
-            // What was seen of it meanwhile was noted with the successor.
-            self.choose_next(lane, &successor, at, &mut drop_after_unlock)
-        });
-        drop(drop_after_unlock);
-        again.unwrap_or(Next::Step(LaneStep::Passed))
-    }
-
-    /// Takes a lease out of its lane, and chooses what comes next.
-    fn take_out(&self, lease: &Arc<Lease>, at: ReleaseTime) -> Next {
-        // Dropping a block wakes those who wait for it, so what is not needed is dropped without the lane's mutex.
-        let (mut wakes, mut drop_after_unlock) = (Wakes::default(), Vec::new());
-        let outcome = self.change(&lease.keys, |lane| {
-            if !lane.remove(lease) {
-                return Next::Step(LaneStep::Release { lane_waits: false });
-            }
-            if lease.recipe.lane_policy() != LanePolicy::OneContends {
-                if !lease.owner.is_multi_process()
-                    && let Some(next) = self.next_task(lane, lease, at.now_ms, &mut drop_after_unlock)
-                {
-                    lane.rare_parts_mut().handing_over += 1;
-                    return Next::Step(LaneStep::ReleaseAndGrant(Box::new(next)));
-                }
-                wakes = lane.expecting_hand_over();
-                return Next::Step(LaneStep::Release { lane_waits: false });
-            }
-            if lane.is_busy() {
-                return Next::Step(LaneStep::Release { lane_waits: false });
-            }
-            lane.state = LaneState::Releases { since_ms: at.now_ms };
-            self.choose_next(lane, lease, at, &mut drop_after_unlock)
-        });
-        wakes.wake();
-        outcome.unwrap_or(Next::Step(LaneStep::Release { lane_waits: false }))
-    }
-
-    /// The first in line that still waits, with a block for its owner.
-    fn next_task(
-        &self,
-        lane: &mut Lane,
-        lease: &Lease,
-        now_ms: u64,
-        drop_after_unlock: &mut Vec<OwnerBlock>,
-    ) -> Option<NextTask> {
-        while let Some(entry) = lane.first_in_line(now_ms) {
-            let block = entry.owner.as_ref().map(|owner| self.owners.block(&lease.keys, owner));
-            // A task that gives up closes its end first, and lets the access to its owner go after that. So if this task still waits now,
-            // every later attempt of its owner finds the block.
-            if !entry.tell.is_closed() {
-                return Some(NextTask { entry, block });
-            }
-            drop_after_unlock.extend(block);
-        }
-        None
-    }
-
-    /// What becomes of a lease that was taken out of a lane which nothing else keeps busy.
-    fn choose_next(
-        &self,
-        lane: &mut Lane,
-        lease: &Arc<Lease>,
-        at: ReleaseTime,
-        drop_after_unlock: &mut Vec<OwnerBlock>,
-    ) -> Next {
-        let ReleaseTime { now_ms, .. } = at;
-        let turn_is_over = now_ms.saturating_sub(lane.local_turn.since_ms) >= self.bounds.turn_ms_max
-            || lane.local_turn.passes >= self.bounds.passes_max;
-        if turn_is_over || lease.owner.is_multi_process() {
-            return Next::Step(LaneStep::Release { lane_waits: true });
-        }
-        let Some(next) = self.next_task(lane, lease, now_ms, drop_after_unlock) else {
-            return Next::Step(LaneStep::Release { lane_waits: true });
-        };
-        lane.local_turn.passes += 1;
-        if !is_passable(lease, &next.entry, at) {
-            return Next::Step(LaneStep::Transfer(Box::new(next)));
-        }
-        let successor = Arc::new(lease.successor());
-        successor.offer(now_ms);
-        lane.state = LaneState::Nothing;
-        let lost = lane.add(&successor, &self.scan_timer, now_ms);
-        debug_assert!(lost.is_empty(), "the lease was taken out before its successor came in");
-        self.note_waiters(lane);
-        Next::Offer(Offer { to: next.entry, successor })
-    }
-
     /// A task that stood in line has left: it waits no longer.
     pub(crate) fn waiter_left(&self, keys: &Arc<Keys>) {
         drop(self.change(keys, Lane::one_has_left));
     }
 
     /// A release has been done: the next in line leads.
-    pub(crate) fn release_finished(&self, keys: &Arc<Keys>, after_others: bool) {
+    pub(crate) fn release_finished(&self, keys: &Arc<Keys>, others_first: bool) {
         if self.change(keys, Lane::ends_release).is_some() {
-            self.promote(keys, after_others);
+            self.promote(keys, others_first);
         }
     }
 
     /// A leader gives up, or is passed over: the next in line leads, unless another one does already.
-    pub(crate) fn give_up_lead(&self, leader: &Arc<Request>, after_others: bool) {
+    pub(crate) fn give_up_lead(&self, leader: &Arc<Request>, others_first: bool) {
         let left = self.change(&leader.keys, |lane| {
             let led = lane.is_led_by(leader);
             if led {
@@ -494,12 +340,12 @@ impl Lanes {
             led
         });
         if left == Some(true) {
-            self.promote(&leader.keys, after_others);
+            self.promote(&leader.keys, others_first);
         }
     }
 
     /// Lets the next in line lead, if no task holds or leads.
-    fn promote(&self, keys: &Arc<Keys>, after_others: bool) {
+    fn promote(&self, keys: &Arc<Keys>, others_first: bool) {
         let now_ms = self.owners.now_ms();
         // The lane is given to the task before the task is told, because it may run before that returns.
         let next = || {
@@ -515,7 +361,7 @@ impl Lanes {
         while let Some(Some(next)) = next() {
             // A waker that panics does so when the task has been told.
             if !matches!(
-                catch_panic(|| next.tell.send(WaiterMessage::Contend { after_others })),
+                catch_panic(|| next.tell.send(WaiterMessage::Contend { others_first })),
                 Some(Err(_))
             ) {
                 return;
@@ -534,11 +380,11 @@ impl Lanes {
             return;
         }
         let mut bucket = self.bucket(keys);
-        bucket.entry(LaneKey(keys.clone())).or_default().rare_parts_mut().queue.push_front(entry);
+        bucket.entry(LaneKey(keys.clone())).or_default().extras_mut().queue.push_front(entry);
     }
 
     /// A lease is lost or detached: the lane goes on without it.
-    pub(crate) fn forget(&self, lease: &Arc<Lease>) {
+    pub(crate) fn forget(&self, lease: &Arc<HeldLease>) {
         let mut wakes = Wakes::default();
         let removed = self.change(&lease.keys, |lane| {
             let removed = lane.remove(lease);
@@ -560,34 +406,13 @@ impl Lanes {
             let lines: Vec<_> = bucket
                 .values_mut()
                 .filter_map(Lane::rare_parts_if_any)
-                .map(|rare_parts| std::mem::take(&mut rare_parts.queue))
+                .map(|extras| std::mem::take(&mut extras.queue))
                 .collect();
             // Dropping them wakes them, which may run anything.
             drop(bucket);
             drop(lines);
         }
     }
-}
-
-/// Whether a task can go on with a lease as it is, without the server.
-fn is_passable(lease: &Lease, next: &WaiterEntry, at: ReleaseTime) -> bool {
-    let ReleaseTime { now_ms, interruption } = at;
-    let wants = &next.request;
-    let same = next.owner.is_none()
-        && !wants.fenced
-        && wants.lease_term == (LeaseTerm { lease_ms: lease.lease_ms(), renewed: true });
-    let left_ms = lease.deadline_ms().saturating_sub(now_ms);
-    // A hold that was extended lasts for longer than the next task asks for.
-    let fits = lease.renew_period_ms() < left_ms && left_ms <= lease.lease_ms().max(0) as u64;
-    same && fits
-        && lease.is_seen_since(interruption)
-        && lease.last_seen_sent_ms() + SEEN_RECENTLY_MS > now_ms
-        && lease.token.is_none()
-        && lease.holds().renewed == 1
-        && !lease.owner.is_known_outside()
-        // What a re-entry or its release still does to the count finds the field gone once the server has moved the lock.
-        && !lease.was_reentered()
-        && wants.ack.is_none_or(|ack| ack.is_met_by(lease.replicated()))
 }
 
 /// An owner whose text was read off the server: its guard counts nobody else, and its hold may be passed on at any moment.

@@ -11,7 +11,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-use super::{Core, lease::Lease};
+use super::{Core, lease::HeldLease};
 use crate::config::POLL_INTERVAL_MAX;
 
 /// The keeper listens for the waiters of a hold that was last seen on the server so long ago. Locks that pass from task to task are seen
@@ -32,7 +32,7 @@ impl Core {
     }
 
     /// Looks at a hold when a message comes, for as long as it lasts and has a line.
-    async fn listen_for(self: Arc<Self>, lease: Arc<Lease>) {
+    async fn listen_for(self: Arc<Self>, lease: Arc<HeldLease>) {
         let _listening = Listening { core: self.clone(), lease: lease.clone() };
         let notify = Arc::new(Notify::new());
         let channel = lease.recipe.channel(&lease.keys, &lease.owner);
@@ -63,7 +63,7 @@ impl Core {
 /// at again.
 struct Listening {
     core: Arc<Core>,
-    lease: Arc<Lease>,
+    lease: Arc<HeldLease>,
 }
 
 impl Drop for Listening {
@@ -71,7 +71,7 @@ impl Drop for Listening {
         self.lease.schedule.watched_out_for.store(false, Ordering::Release);
         if std::thread::panicking() {
             self.core.lanes.look_at_lines();
-            self.core.keeper.expect_answers();
+            self.core.keeper.watch_connections();
         }
     }
 }

@@ -4,19 +4,19 @@ use std::sync::Arc;
 
 use super::{
     Core, Request, Wait,
-    lease::{Lease, SentAt},
-    undo::Certainty,
+    lease::{HeldLease, SentAt},
+    undo::RequestFate,
 };
 use crate::{catch_panic::catch_panic, error::LossReason, recipes::LeaseTerm};
 
 impl Core {
     /// A lease turned out to be lost.
-    pub(crate) fn lose(self: &Arc<Self>, lease: &Arc<Lease>, reason: LossReason) {
+    pub(crate) fn lose(self: &Arc<Self>, lease: &Arc<HeldLease>, reason: LossReason) {
         if lease.lose(reason.clone()) {
             self.extend_write_lease_bound(lease, self.now_ms());
             self.lanes.forget(lease);
             if reason == LossReason::Expired && self.outlives_its_time(lease) {
-                self.clear_away(lease);
+                self.remove_remains(lease);
             }
             // A request that came late may have left a place in a queue, or a hold, that no release looks for any more.
             self.sweep_if_outcome_unknown(lease);
@@ -28,7 +28,7 @@ impl Core {
     /// An answer says that the server has a hold, for so long from when it was asked. `false` if the hold is over here; what the server
     /// keeps of it is removed then, unless its release is on its way.
     #[must_use = "a hold that is over stays so"]
-    pub(crate) fn keeps(self: &Arc<Self>, lease: &Arc<Lease>, sent_at: SentAt, lease_ms: i64) -> bool {
+    pub(crate) fn keeps(self: &Arc<Self>, lease: &Arc<HeldLease>, sent_at: SentAt, lease_ms: i64) -> bool {
         if lease.confirmed(sent_at, lease_ms, self.now_ms()) {
             return true;
         }
@@ -49,11 +49,11 @@ impl Core {
     }
 
     /// The server has a hold that is over here.
-    fn clean_up_expired(self: &Arc<Self>, lease: &Arc<Lease>, lease_ms: i64) {
+    fn clean_up_expired(self: &Arc<Self>, lease: &Arc<HeldLease>, lease_ms: i64) {
         match lease.loss() {
             // Its release is on its way, and counts it down.
             None | Some(LossReason::Shutdown) => {}
-            Some(_) if !lease.owner.is_multi_process() => self.clear_away(lease),
+            Some(_) if !lease.owner.is_multi_process() => self.remove_remains(lease),
             // What a renewal keeps there is over soon; an extension may keep it for an hour.
             Some(LossReason::Expired) if lease_ms > lease.longest_ms() => self.count_down_late(lease),
             // The server was seen not to have it, so what it has is another process's.
@@ -63,7 +63,7 @@ impl Core {
 
     /// Counts a hold down, once, that an extension has kept on the server after its end here. Its owner may have other processes' holds
     /// there, so nothing more is removed.
-    fn count_down_late(self: &Arc<Self>, lease: &Arc<Lease>) {
+    fn count_down_late(self: &Arc<Self>, lease: &Arc<HeldLease>) {
         if !lease.mark_counted_down() && !lease.is_count_in_doubt() {
             let (core, held, incarnation) =
                 (self.clone(), lease.clone(), self.store.incarnation(&lease.keys.key));
@@ -88,7 +88,7 @@ impl Core {
 
     /// Removes what is left of a hold that is over, unless its owner is at work there: then what is left is the owner's again. What
     /// another process may hold under the same owner is not touched.
-    pub(super) fn clear_away(self: &Arc<Self>, lease: &Arc<Lease>) {
+    pub(super) fn remove_remains(self: &Arc<Self>, lease: &Arc<HeldLease>) {
         if lease.owner.is_multi_process() {
             return;
         }
@@ -101,13 +101,13 @@ impl Core {
             let lease_ms = lease.longest_ms().max(i64::try_from(asked_ms).unwrap_or(i64::MAX));
             let lease_term = LeaseTerm { lease_ms, renewed: false };
             let request = Arc::new(Request::new(&lease.keys, lease.recipe, lease_term, Wait::No));
-            drop(self.undo_later(&request, &lease.owner, Certainty::Arrived));
+            drop(self.undo_later(&request, &lease.owner, RequestFate::Arrived));
         }
         drop(block);
     }
 
     /// Whether a hold that is over here may still stand on the server, where others keep its hash.
-    fn outlives_its_time(&self, lease: &Arc<Lease>) -> bool {
+    fn outlives_its_time(&self, lease: &Arc<HeldLease>) -> bool {
         let reads_besides = |readers| self.lanes.find(readers).iter().any(|held| held.owner == lease.owner);
         let by_traces =
             lease.recipe.leaves_traces() || lease.keys.readers.as_ref().is_some_and(reads_besides);

@@ -5,7 +5,7 @@ use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 use futures_util::FutureExt;
 use tokio::sync::oneshot;
 
-use super::{Core, lease::Lease};
+use super::{Core, lease::HeldLease};
 use crate::{
     catch_panic::catch_panic,
     error::{Error, ErrorKind, LossReason},
@@ -24,7 +24,7 @@ const FIELDS_MAX: i64 = 16;
 
 impl Core {
     /// As [`all_gone`](Self::all_gone), for one hold.
-    pub(crate) fn gone(self: &Arc<Self>, lease: &Arc<Lease>) -> impl Future<Output = ()> + Send + use<> {
+    pub(crate) fn gone(self: &Arc<Self>, lease: &Arc<HeldLease>) -> impl Future<Output = ()> + Send + use<> {
         self.all_gone(std::slice::from_ref(lease))
     }
 
@@ -32,7 +32,7 @@ impl Core {
     /// out, and told to the holders, whether the caller waits for that or not.
     pub(crate) fn all_gone(
         self: &Arc<Self>,
-        leases: &[Arc<Lease>],
+        leases: &[Arc<HeldLease>],
     ) -> impl Future<Output = ()> + Send + use<> {
         // One of them may have been passed on while it was looked for.
         let held: Vec<_> = leases.iter().filter_map(|lease| self.lanes.gone(lease)).collect();
@@ -53,7 +53,7 @@ impl Core {
     }
 
     /// Waits while it is being found out how a hold ended.
-    pub(super) async fn end_is_found(&self, lease: &Arc<Lease>) {
+    pub(super) async fn end_is_found(&self, lease: &Arc<HeldLease>) {
         let limit = self.keeper.sleep(2 * LIMIT);
         tokio::select! {
             biased;
@@ -63,7 +63,7 @@ impl Core {
     }
 
     /// Looks how a hold ended that is over.
-    pub(super) async fn how_it_ended(&self, lease: &Arc<Lease>) -> Option<LossReason> {
+    pub(super) async fn how_it_ended(&self, lease: &Arc<HeldLease>) -> Option<LossReason> {
         let limit = self.keeper.sleep(LIMIT);
         let found = tokio::select! {
             biased;
@@ -74,7 +74,7 @@ impl Core {
     }
 
     /// Finds out how holds ended that are over, and tells their holders, though a log may panic.
-    async fn tell_ends(self: Arc<Self>, held: Vec<Arc<Lease>>) {
+    async fn tell_ends(self: Arc<Self>, held: Vec<Arc<HeldLease>>) {
         let ends = AssertUnwindSafe(self.ends(&held)).catch_unwind();
         let found = tokio::time::timeout(LIMIT, ends).await;
         let found = found.ok().and_then(Result::ok).and_then(Result::ok);
@@ -90,7 +90,7 @@ impl Core {
     }
 
     /// How holds ended, as far as that is to be seen on the server.
-    pub(super) async fn ends(&self, leases: &[Arc<Lease>]) -> Result<Vec<Option<LossReason>>, Fault> {
+    pub(super) async fn ends(&self, leases: &[Arc<HeldLease>]) -> Result<Vec<Option<LossReason>>, Fault> {
         let number = self.fresh_number();
         let ask = |each: i64| {
             let call = Call::new(&scripts::LOST).number(number).int(each).int(FIELDS_MAX);
@@ -118,13 +118,13 @@ impl Core {
 }
 
 /// What stands for a hold in the hash.
-fn field(lease: &Lease) -> Arc<[u8]> {
+fn field(lease: &HeldLease) -> Arc<[u8]> {
     let own = lease.owner.field().as_bytes();
     if lease.keys.kind == LaneKind::Write { [own, WRITE].concat().into() } else { own.into() }
 }
 
 /// How one hold ended, if it was forced free, which counts more than who came after, or taken over.
-fn reason(lease: &Lease, end: &[Reply], now_ms: u64) -> Option<LossReason> {
+fn reason(lease: &HeldLease, end: &[Reply], now_ms: u64) -> Option<LossReason> {
     let seen_for_ms = now_ms.saturating_sub(lease.last_seen_sent_ms());
     if let Some(record) = end[1].bytes().and_then(Record::read)
         && is_of_the_hold(end[2].int(), seen_for_ms)
@@ -151,7 +151,7 @@ fn is_of_the_hold(age_ms: Option<i64>, seen_for_ms: u64) -> bool {
 const WRITE: &[u8] = b":write";
 
 /// Whether a field of the hash is a holder that shuts this hold out: another owner's, and of a side that does.
-fn took_over(lease: &Lease, field: &[u8]) -> bool {
+fn took_over(lease: &HeldLease, field: &[u8]) -> bool {
     shuts_out(lease.keys.kind, lease.owner.field().as_bytes(), field)
 }
 

@@ -54,7 +54,7 @@ use self::{
     gate::Gates,
     keeper::Keeper,
     lanes::{Lanes, TurnLimits},
-    lease::{LastInterruption, Lease, SentAt},
+    lease::{HeldLease, LastInterruption, SentAt},
     owners::Owners,
 };
 pub(crate) use self::{
@@ -207,7 +207,7 @@ impl Core {
 
     /// Has a hold looked at whose last sight is older than the last interruption: it may have come to the lanes when their
     /// leases had just been looked through.
-    pub(crate) fn check_if_unseen(&self, lease: &Lease) {
+    pub(crate) fn recheck_if_unseen(&self, lease: &HeldLease) {
         if !lease.is_seen_since(self.last_interruption(&lease.keys)) {
             self.keeper.recheck();
         }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     Core, Grant,
-    lease::{Change, Lease},
+    lease::{Change, HeldLease},
     owners::OwnerBlock,
     release::ReleaseMode,
 };
@@ -22,7 +22,7 @@ impl Core {
     /// One more hold on a lease that the same owner has.
     pub(crate) async fn reenter(
         self: &Arc<Self>,
-        lease: &Arc<Lease>,
+        lease: &Arc<HeldLease>,
         lease_term: LeaseTerm,
     ) -> Result<Grant, Error> {
         self.check_open()?;
@@ -32,7 +32,7 @@ impl Core {
         // Other guards of the lease wait for it.
         let entry = self.drive(self.clone().enter_again(lease.clone(), lease_term, change), move |outcome| {
             if outcome.is_ok() {
-                core.drop_hold(&held, lease_term);
+                core.release_in_background(&held, lease_term);
             }
         });
         let entered = entry.outcome().await.and_then(std::convert::identity);
@@ -45,7 +45,7 @@ impl Core {
     /// holds as there are guards here, or more.
     async fn enter_again(
         self: Arc<Self>,
-        lease: Arc<Lease>,
+        lease: Arc<HeldLease>,
         lease_term: LeaseTerm,
         change: Change,
     ) -> Result<(), Error> {
@@ -118,7 +118,7 @@ impl Core {
     }
 
     /// Counts down an entry that no guard has.
-    async fn leave_entered(self: &Arc<Self>, lease: &Arc<Lease>, incarnation: u64, block: &OwnerBlock) {
+    async fn leave_entered(self: &Arc<Self>, lease: &Arc<HeldLease>, incarnation: u64, block: &OwnerBlock) {
         // Where the lease is over, the server may count another process's hold by now. One too many ends with the lease.
         if lease.is_over(self.now_ms()) {
             return;

@@ -14,8 +14,8 @@ use std::{
 use super::{
     Core,
     flight::{AfterDrop, Flight},
-    lanes::{LaneStep, NextTask},
-    lease::Lease,
+    lanes::pass_on::{LaneStep, NextTask},
+    lease::HeldLease,
     owners::OwnerBlock,
 };
 use crate::{
@@ -80,7 +80,7 @@ impl Core {
     /// Gives back one hold. Cancelling the future does not cancel the release.
     pub(crate) async fn unlock(
         self: &Arc<Self>,
-        lease: &Arc<Lease>,
+        lease: &Arc<HeldLease>,
         held: LeaseTerm,
         caller: Caller,
     ) -> Result<Unlocked, Error> {
@@ -114,7 +114,7 @@ impl Core {
     /// What the task is told that gives a hold back. Where the release was the first to find no hold, how that ended is looked up now.
     pub(super) async fn with_loss_reason(
         &self,
-        lease: &Arc<Lease>,
+        lease: &Arc<HeldLease>,
         outcome: Result<Unlocked, Error>,
     ) -> Result<Unlocked, Error> {
         let outcome = outcome.map_err(|error| error.on(&lease.keys.name).by(&lease.owner))?;
@@ -130,11 +130,11 @@ impl Core {
     /// The ordinary release: one request in the caller's task. Only trouble costs more.
     async fn release_now(
         self: &Arc<Self>,
-        lease: &Arc<Lease>,
+        lease: &Arc<HeldLease>,
         lane_waits: bool,
         block: OwnerBlock,
     ) -> Result<Unlocked, Error> {
-        self.keeper.expect_answers();
+        self.keeper.watch_connections();
         let mut block = Some(block);
         let (call, mode) = self.release_call(lease);
         let flight = Flight::new(self, self.run(call), || {
@@ -165,7 +165,7 @@ impl Core {
     /// The release is over: the lane goes on.
     pub(super) fn released(
         &self,
-        lease: &Arc<Lease>,
+        lease: &Arc<HeldLease>,
         lane_waits: bool,
         block: OwnerBlock,
         outcome: Result<(Unlocked, i64), Error>,
@@ -178,7 +178,7 @@ impl Core {
     }
 
     /// Gives back one hold without waiting for it: for guards that are dropped.
-    pub(crate) fn drop_hold(self: &Arc<Self>, lease: &Arc<Lease>, held: LeaseTerm) {
+    pub(crate) fn release_in_background(self: &Arc<Self>, lease: &Arc<HeldLease>, held: LeaseTerm) {
         match self.release_locally(lease, held) {
             ReleaseStep::Passed | ReleaseStep::Lost(_) => {}
             step => {
@@ -194,7 +194,7 @@ impl Core {
     }
 
     /// The part that happens at once: renewal ends, or the next task has the lease.
-    pub(super) fn release_locally(self: &Arc<Self>, lease: &Arc<Lease>, held: LeaseTerm) -> ReleaseStep {
+    pub(super) fn release_locally(self: &Arc<Self>, lease: &Arc<HeldLease>, held: LeaseTerm) -> ReleaseStep {
         if let Some(reason) = lease.loss() {
             return ReleaseStep::Lost(reason.clone());
         }
@@ -239,9 +239,9 @@ impl Core {
         match step {
             LaneStep::Passed => {
                 // The doubt may have come this very moment.
-                self.check_if_unseen(lease);
+                self.recheck_if_unseen(lease);
                 // Those behind the next holder may have to be looked out for, which is done while calls are made.
-                self.keeper.expect_answers();
+                self.keeper.watch_connections();
                 ReleaseStep::Passed
             }
             LaneStep::Transfer(next) => {
@@ -259,7 +259,7 @@ impl Core {
     /// What is left to do. Re-entries and partial releases of the lease, which change its count too, wait for it from this call on.
     pub(super) fn finish_release(
         self: Arc<Self>,
-        lease: Arc<Lease>,
+        lease: Arc<HeldLease>,
         step: ReleaseStep,
     ) -> impl Future<Output = Result<Unlocked, Error>> + Send {
         let change = lease.changes_count();
@@ -269,7 +269,7 @@ impl Core {
         }
     }
 
-    async fn run_step(self: Arc<Self>, lease: Arc<Lease>, step: ReleaseStep) -> Result<Unlocked, Error> {
+    async fn run_step(self: Arc<Self>, lease: Arc<HeldLease>, step: ReleaseStep) -> Result<Unlocked, Error> {
         match step {
             ReleaseStep::Passed => Ok(Unlocked::Released),
             ReleaseStep::Lost(reason) => Ok(Unlocked::AlreadyLost(reason)),
@@ -289,7 +289,7 @@ impl Core {
     /// Removes the owner's field. Also answers how many other processes heard the message.
     pub(crate) async fn release_whole(
         self: &Arc<Self>,
-        lease: &Arc<Lease>,
+        lease: &Arc<HeldLease>,
         as_keeper: bool,
         block: &OwnerBlock,
     ) -> Result<(Unlocked, i64), Error> {
@@ -311,7 +311,7 @@ impl Core {
     /// How the last hold of a lease is to be ended now. The guard of a write hold can hand its owner to another process, which may then read
     /// under it at any moment. A release of all that arrives late would remove that read hold, too. So one hold is counted down, and that
     /// request is sent once.
-    pub(super) fn release_mode(&self, lease: &Lease) -> ReleaseMode {
+    pub(super) fn release_mode(&self, lease: &HeldLease) -> ReleaseMode {
         if lease.owner.is_multi_process() || self.own_write_lease(&lease.keys, &lease.owner).is_some() {
             ReleaseMode::OneHold
         } else {
@@ -321,7 +321,7 @@ impl Core {
 
     /// The request that ends the last hold of a lease, and how its answer is to be read: another process may come to use the owner
     /// before that.
-    fn release_call(&self, lease: &Lease) -> (Call, ReleaseMode) {
+    fn release_call(&self, lease: &HeldLease) -> (Call, ReleaseMode) {
         let (publish, mode) = (self.store.publish_command(), self.release_mode(lease));
         let call = match mode {
             ReleaseMode::OneHold => {
@@ -336,7 +336,7 @@ impl Core {
 
     async fn release_once(
         self: &Arc<Self>,
-        lease: &Lease,
+        lease: &HeldLease,
         as_keeper: bool,
         block: &OwnerBlock,
     ) -> Result<(Unlocked, i64), Fault> {
@@ -376,7 +376,7 @@ impl Core {
 
     fn read_release(
         &self,
-        lease: &Lease,
+        lease: &HeldLease,
         block: &OwnerBlock,
         mode: ReleaseMode,
         outcome: Result<Reply, Fault>,
@@ -391,7 +391,7 @@ impl Core {
     /// that has found other holds than it expected replies `{number, -1, count}`, has changed nothing, and is sent anew.
     pub(super) fn released_as(
         &self,
-        lease: &Lease,
+        lease: &HeldLease,
         mode: ReleaseMode,
         reply: &[i64],
     ) -> Result<(Unlocked, i64), Fault> {
@@ -419,7 +419,7 @@ impl Core {
     }
 
     /// A hold ends here. What the server was told for a read hold outlives it where its owner has a write hold, which is in the same hash.
-    pub(super) fn extend_write_lease_bound(&self, lease: &Lease, now_ms: u64) {
+    pub(super) fn extend_write_lease_bound(&self, lease: &HeldLease, now_ms: u64) {
         if let Some(writing) = self.own_write_lease(&lease.keys, &lease.owner) {
             writing.note_pending_extension(lease.kept_until_ms(now_ms));
         }
@@ -437,7 +437,7 @@ impl Core {
     }
 
     /// Whether a release was heard by anybody but those who pass the lock on among themselves.
-    pub(super) fn others_heard(&self, lease: &Lease, outcome: &Result<(Unlocked, i64), Error>) -> bool {
+    pub(super) fn others_heard(&self, lease: &HeldLease, outcome: &Result<(Unlocked, i64), Error>) -> bool {
         let own = lease.recipe.channel(&lease.keys, &lease.owner);
         let own = own.map_or(0, |channel| self.store.own_receivers(&channel));
         let readers =
@@ -448,12 +448,12 @@ impl Core {
 
 /// What a release that removes all holds of a lease is to find. An owner that can be used again can be handed to another process while
 /// the release is on its way, and what that process enters meanwhile is not to go.
-pub(super) fn expected(lease: &Lease) -> ExpectedHolds {
+pub(super) fn expected(lease: &HeldLease) -> ExpectedHolds {
     ExpectedHolds::of(&lease.owner, || lease.holds().expected())
 }
 
 /// What a release found, and how many others heard of it.
-pub(super) fn found(lease: &Lease, gone: bool, heard: i64, now_ms: impl Fn() -> u64) -> (Unlocked, i64) {
+pub(super) fn found(lease: &HeldLease, gone: bool, heard: i64, now_ms: impl Fn() -> u64) -> (Unlocked, i64) {
     if heard < 0 {
         tracing::warn!(lock = %lease.keys.name, "the account may not publish, so waiters find the free lock only at their next look");
     }

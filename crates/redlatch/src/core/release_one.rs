@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     Core,
-    lease::Lease,
+    lease::HeldLease,
     owners::OwnerBlock,
     release::{RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN, Unlocked},
     send::Numbers,
@@ -19,7 +19,7 @@ impl Core {
     /// Gives back one of several holds.
     pub(super) async fn leave_one(
         self: Arc<Self>,
-        lease: Arc<Lease>,
+        lease: Arc<HeldLease>,
         block: OwnerBlock,
     ) -> Result<Unlocked, Error> {
         let reentries = lease.reentries();
@@ -63,7 +63,11 @@ impl Core {
 
     /// A count that is in doubt is not counted down, and a request that may have run is not repeated: the server would have fewer holds
     /// than there are guards.
-    async fn leave_once(self: &Arc<Self>, lease: &Arc<Lease>, block: &OwnerBlock) -> Result<Unlocked, Fault> {
+    async fn leave_once(
+        self: &Arc<Self>,
+        lease: &Arc<HeldLease>,
+        block: &OwnerBlock,
+    ) -> Result<Unlocked, Fault> {
         let owner = &lease.owner;
         let is_shared = owner.is_multi_process();
         let is_uncounted = is_shared && !lease.is_counted_in(self.store.incarnation(&lease.keys.key));
@@ -113,7 +117,7 @@ impl Core {
     }
 
     /// What has become of a hold that was given back here alone.
-    fn left_here(self: &Arc<Self>, lease: &Arc<Lease>) -> Unlocked {
+    fn left_here(self: &Arc<Self>, lease: &Arc<HeldLease>) -> Unlocked {
         if lease.is_valid(self.now_ms()) {
             return Unlocked::StillHeld(lease.holds().count.max(1));
         }

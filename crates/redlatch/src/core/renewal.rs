@@ -13,7 +13,7 @@ use std::{
 use super::{
     Core,
     batch_status::{BatchStatus, parts},
-    lease::{Lease, SentAt, keys_and_owners, left_ms},
+    lease::{HeldLease, SentAt, keys_and_owners, left_ms},
     send::Numbers,
 };
 use futures_util::{
@@ -43,7 +43,7 @@ const RETRY_DELAY_MS_MIN: u64 = 20;
 
 impl Core {
     /// Renews leases, many names in one call, all calls at once.
-    pub(super) fn renew(self: &Arc<Self>, leases: Vec<Arc<Lease>>) {
+    pub(super) fn renew(self: &Arc<Self>, leases: Vec<Arc<HeldLease>>) {
         if leases.is_empty() {
             return;
         }
@@ -83,7 +83,7 @@ impl Core {
         }
     }
 
-    fn slot(&self, lease: &Lease) -> u16 {
+    fn slot(&self, lease: &HeldLease) -> u16 {
         self.store.slot(&lease.keys.key)
     }
 
@@ -119,7 +119,7 @@ impl Core {
                     if held.is_held() {
                         // What was said counts, and not what the lease asks for by now.
                         if self.keeps(lease, sent_at, told_ms) {
-                            self.check_if_unseen(lease);
+                            self.recheck_if_unseen(lease);
                         }
                     } else {
                         gone.push(lease.clone());
@@ -170,7 +170,7 @@ impl Core {
     async fn count_late(
         self: Arc<Self>,
         asked: BoxFuture<'static, Result<Numbers, Fault>>,
-        batch: Vec<Arc<Lease>>,
+        batch: Vec<Arc<HeldLease>>,
         sent_at: SentAt,
         told_ms: i64,
     ) {
@@ -186,7 +186,7 @@ impl Core {
             } else {
                 lease.schedule.failing.store(false, Ordering::Relaxed);
                 if self.keeps(&lease, sent_at, told_ms) {
-                    self.check_if_unseen(&lease);
+                    self.recheck_if_unseen(&lease);
                     late.push(lease);
                 }
             }
@@ -196,7 +196,7 @@ impl Core {
         self.all_gone(&gone).await;
     }
 
-    fn renew_in_parts(self: Arc<Self>, batch: Vec<Arc<Lease>>) -> BoxFuture<'static, ()> {
+    fn renew_in_parts(self: Arc<Self>, batch: Vec<Arc<HeldLease>>) -> BoxFuture<'static, ()> {
         let parts =
             parts(&batch).map(|leases| self.clone().renew_batch(UnderWay { core: self.clone(), leases }));
         join_all(parts).map(drop).boxed()
@@ -205,7 +205,7 @@ impl Core {
     /// Sets the lease of one hold anew, or only looks at it when `lease_ms` is 0; `false` if the owner no longer holds.
     pub(crate) async fn renew_one(
         self: &Arc<Self>,
-        lease: &Arc<Lease>,
+        lease: &Arc<HeldLease>,
         lease_ms: i64,
     ) -> Result<bool, Fault> {
         let number = self.fresh_number();
@@ -218,7 +218,7 @@ impl Core {
     /// by then.
     pub(crate) async fn shorten(
         self: &Arc<Self>,
-        lease: &Arc<Lease>,
+        lease: &Arc<HeldLease>,
         time_ms: i64,
         ends_ms: Option<u64>,
     ) -> Result<bool, Fault> {
@@ -269,31 +269,31 @@ impl Core {
     /// As [`renew_one`](Self::renew_one), and asks replicas whether they have it, and with it all that the server did before.
     pub(crate) async fn renew_acked(
         self: &Arc<Self>,
-        lease: &Arc<Lease>,
+        lease: &Arc<HeldLease>,
         lease_ms: i64,
         ack: Replication,
     ) -> Result<(bool, Option<Replicas>), Fault> {
         let number = self.fresh_number();
         let call = lease.recipe.renew(number, &[lease.keys_and_owner()], lease_ms);
         let script = call.script;
-        self.keeper.expect_answers();
+        self.keeper.watch_connections();
         let (reply, confirm) = self.run_acked(call, ack.count, !ack.keep).await?;
         if self.read(script, &lease.keys.key, Ok(reply), number)?.get(1) != Some(&1) {
             return Ok((false, None));
         }
-        self.keeper.expect_answers();
+        self.keeper.watch_connections();
         Ok((true, Some(confirm(ack.within).await?)))
     }
 
     /// Looks whether a hold is still there, on the keeper's connection.
-    pub(crate) async fn is_there(self: &Arc<Self>, lease: &Arc<Lease>) -> Result<bool, Fault> {
+    pub(crate) async fn is_there(self: &Arc<Self>, lease: &Arc<HeldLease>) -> Result<bool, Fault> {
         let number = self.fresh_number();
         let call = lease.recipe.renew(number, &[lease.keys_and_owner()], 0);
         Ok(self.run_checked(call, number, true).await?.get(1) == Some(&1))
     }
 
     /// Looks whether a hold is still there, and tells its holder if it is not.
-    pub(crate) async fn recheck_now(self: &Arc<Self>, lease: Arc<Lease>) {
+    pub(crate) async fn recheck_now(self: &Arc<Self>, lease: Arc<HeldLease>) {
         if let Ok(false) = self.renew_one(&lease, 0).await {
             self.gone(&lease).await;
         }
@@ -301,7 +301,7 @@ impl Core {
 
     /// Looks whether holds are still there whose leases need no renewal now. What was made to last for longer than its grant is told to
     /// the server once more: another one may have the grant alone, and would end it before its holder does.
-    pub(super) fn check(self: &Arc<Self>, leases: Vec<Arc<Lease>>) {
+    pub(super) fn check(self: &Arc<Self>, leases: Vec<Arc<HeldLease>>) {
         let now_ms = self.now_ms();
         let (reasserted, mut leases): (Vec<_>, Vec<_>) =
             leases.into_iter().partition(|lease| lease.reassert_ms(now_ms).is_some());
@@ -320,7 +320,7 @@ impl Core {
     }
 
     /// Asks until there is an answer: the connection has just ended, so the first tries may well fail.
-    async fn check_batch(self: Arc<Self>, batch: Vec<Arc<Lease>>) {
+    async fn check_batch(self: Arc<Self>, batch: Vec<Arc<HeldLease>>) {
         let _under_way = UnderWay { core: self.clone(), leases: batch.clone() };
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         let mut open = batch.clone();
@@ -370,7 +370,7 @@ impl Core {
             lease.schedule.renewing.store(false, Ordering::Release);
             // A look that began meanwhile has passed it by.
             if !self.is_closed() && lease.is_valid(self.now_ms()) {
-                self.check_if_unseen(lease);
+                self.recheck_if_unseen(lease);
             }
         }
         // What is renewed was not due while it was looked at.
@@ -398,7 +398,7 @@ impl Core {
         }
     }
 
-    fn check_part(self: Arc<Self>, part: Vec<Arc<Lease>>) -> BoxFuture<'static, ()> {
+    fn check_part(self: Arc<Self>, part: Vec<Arc<HeldLease>>) -> BoxFuture<'static, ()> {
         self.check_batch(part).boxed()
     }
 }
@@ -406,7 +406,7 @@ impl Core {
 /// Leases about which the server is asked. If that ends with a panic, of a holder's waker for instance, they are asked about again.
 struct UnderWay {
     core: Arc<Core>,
-    leases: Vec<Arc<Lease>>,
+    leases: Vec<Arc<HeldLease>>,
 }
 
 impl Drop for UnderWay {
@@ -434,7 +434,7 @@ async fn unless_moved<T>(
 }
 
 /// How long a server is told to keep a hold at least, where that is more than its lease. Such holds are asked about one by one.
-fn told_ms(batch: &[Arc<Lease>], now_ms: u64) -> Option<i64> {
+fn told_ms(batch: &[Arc<HeldLease>], now_ms: u64) -> Option<i64> {
     match batch {
         [lease] => lease.reassert_ms(now_ms),
         _ => None,

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 
-use super::{Core, Request, lease::SentAt, undo::Certainty, wait::WaitDeadline};
+use super::{Core, Request, lease::SentAt, undo::RequestFate, wait::WaitDeadline};
 use crate::{
     error::{Error, ErrorKind},
     owner::Owner,
@@ -18,7 +18,7 @@ pub(super) type Answered = (Reply, Option<Confirm>);
 impl Core {
     /// Sends a request; with its answer comes a way to ask the replicas for it, if they are to be asked.
     pub(super) async fn run_maybe_acked(&self, request: &Request, call: Call) -> Result<Answered, Fault> {
-        self.keeper.expect_answers();
+        self.keeper.watch_connections();
         match request.ack {
             None => Ok((self.run(call).await?, None)),
             Some(ack) => {
@@ -45,7 +45,7 @@ impl Core {
         if let Some(left) = deadline.left(self) {
             within = within.min(left * 3 / 4);
         }
-        self.keeper.expect_answers();
+        self.keeper.watch_connections();
         match confirm(within).await {
             Ok(replicas) if replicas.is_complete() || ack.keep => {
                 grant.is_ours = false;
@@ -53,7 +53,7 @@ impl Core {
             }
             Ok(replicas) => {
                 grant.is_ours = false;
-                let granted = Certainty::Granted(sent_at);
+                let granted = RequestFate::Granted(sent_at);
                 let jobs = requests.iter().map(|request| self.undo_later(request, owner, granted));
                 let jobs = join_all(jobs.collect::<Vec<_>>());
                 let limit = self.keeper.sleep(self.config.response_timeout);
@@ -86,7 +86,7 @@ impl Core {
         owner: &Owner,
         sent_at: SentAt,
     ) -> Result<(), Fault> {
-        let granted = Certainty::Granted(sent_at);
+        let granted = RequestFate::Granted(sent_at);
         let undoing: Vec<_> =
             requests.iter().map(|request| self.undo_later(request, owner, granted)).collect();
         let mut certain = true;
@@ -112,7 +112,7 @@ pub(super) struct Unconfirmed<'a> {
 impl Drop for Unconfirmed<'_> {
     fn drop(&mut self) {
         if self.is_ours {
-            self.core.undo_all(self.requests, self.owner, Certainty::Granted(self.sent_at));
+            self.core.undo_all(self.requests, self.owner, RequestFate::Granted(self.sent_at));
         }
     }
 }

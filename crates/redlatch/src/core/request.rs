@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use super::{last_poll::LastPoll, lease::Lease};
+use super::{last_poll::LastPoll, lease::HeldLease};
 use crate::{
     backoff::Backoff,
     keys::Keys,
@@ -125,7 +125,7 @@ impl Wait {
 
 /// What an acquire got: a hold on a lease.
 pub(crate) struct Grant {
-    pub(crate) lease: Arc<Lease>,
+    pub(crate) lease: Arc<HeldLease>,
     /// How this one hold is renewed, which goes with it.
     pub(crate) lease_term: LeaseTerm,
 }

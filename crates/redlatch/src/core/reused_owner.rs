@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     Core, Grant, Request, Wait,
     acquire::Entered,
-    lease::Lease,
+    lease::HeldLease,
     multi_process::already_held,
     owners::{AttemptMode, OwnerAccess},
     wait::{WaitDeadline, Waiter},
@@ -34,17 +34,17 @@ impl Core {
                 // A late request may have removed the hold. It is given back, and then asked for again.
                 Entered::Done(Some(grant)) if access.is_disturbed() => {
                     access.pauses();
-                    self.drop_hold(&grant.lease, grant.lease_term);
+                    self.release_in_background(&grant.lease, grant.lease_term);
                 }
                 Entered::Done(grant) => return Ok(grant),
-                Entered::PassedOver | Entered::OwnerBusy => {}
+                Entered::OfferExpired | Entered::OwnerBusy => {}
             }
             // What is under way for the owner waits for its attempt.
             access.pauses();
             // A call that does not wait for others waits for its own release all the same, for the response timeout at most.
             let moment = self.response_deadline();
             let deadline = if request.wait == Wait::No { &moment } else { deadline };
-            match Waiter::default().wait_behind_local(self, key, access.quiet(), deadline).await? {
+            match Waiter::default().hear_behind_local_tasks(self, key, access.quiet(), deadline).await? {
                 Some(quiet) => quiet?,
                 None => return Ok(None),
             }
@@ -70,7 +70,7 @@ impl Core {
             (AttemptMode::Once, AttemptMode::Waits) => return Ok(None),
         };
         let access = self.owners.access(&request.keys, owner, what);
-        Waiter::default().wait_behind_local(self, &request.keys.key, access, deadline).await
+        Waiter::default().hear_behind_local_tasks(self, &request.keys.key, access, deadline).await
     }
 
     /// The access to the owner, when nothing of it is under way that could take a hold away.
@@ -87,11 +87,13 @@ impl Core {
         let busy = || Error::new(ErrorKind::Timeout, "an earlier request of this owner is still under way");
         let moment = self.response_deadline();
         let access = self.owners.access(keys, owner, AttemptMode::Once);
-        let access =
-            Waiter::default().wait_behind_local(self, &keys.key, access, &moment).await?.ok_or_else(busy)?;
+        let access = Waiter::default()
+            .hear_behind_local_tasks(self, &keys.key, access, &moment)
+            .await?
+            .ok_or_else(busy)?;
         // Doubt is no matter: what is still on its way for the owner does not meet the hold once it has moved.
         Waiter::default()
-            .wait_behind_local(self, &keys.key, access.begun_with_a_hold(), &moment)
+            .hear_behind_local_tasks(self, &keys.key, access.begun_with_a_hold(), &moment)
             .await?
             .ok_or_else(busy)?;
         self.refuse_beside_a_guard(keys, owner)
@@ -124,7 +126,7 @@ impl Core {
 
     /// The write hold here of an owner about whose read holds something is done. Its guard can hand the owner out at any moment, and a process
     /// that was handed it may read before a request arrives that is on its way.
-    pub(super) fn own_write_lease(&self, keys: &Arc<Keys>, owner: &Owner) -> Option<Arc<Lease>> {
+    pub(super) fn own_write_lease(&self, keys: &Arc<Keys>, owner: &Owner) -> Option<Arc<HeldLease>> {
         if keys.kind != LaneKind::Read || !owner.is_known_outside() || !owner.is_holding() {
             return None;
         }
@@ -136,7 +138,7 @@ impl Core {
     pub(super) async fn acquire_again(
         self: &Arc<Self>,
         request: &Request,
-        lease: &Arc<Lease>,
+        lease: &Arc<HeldLease>,
     ) -> Result<Entered, Error> {
         if !request.reentrant {
             return Err(already_held());
@@ -163,7 +165,7 @@ impl Core {
 }
 
 /// Why an owner cannot enter a hold once more, when it wants replicas to have confirmed it.
-fn unconfirmed(lease: &Lease, ack: Option<Replication>) -> Option<Error> {
+fn unconfirmed(lease: &HeldLease, ack: Option<Replication>) -> Option<Error> {
     let ack = ack?;
     let enough = ack.is_met_by(lease.replicated()) || (ack.keep && lease.replicated().is_some());
     (!enough).then(|| {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 
-use super::lease::Lease;
+use super::lease::HeldLease;
 
 /// When the keeper must scan next.
 pub(crate) struct ScanTimer {
@@ -40,7 +40,7 @@ impl ScanTimer {
     }
 
     /// A lease came into being. It is taken in at half the time to its first event, so that short holds cost nothing.
-    pub(super) fn note(&self, lease: &Lease, now_ms: u64) {
+    pub(super) fn note(&self, lease: &HeldLease, now_ms: u64) {
         self.schedule_scan(now_ms + lease.due_ms().saturating_sub(now_ms) / 2);
     }
 

@@ -102,7 +102,7 @@ impl Core {
     ) -> Result<Numbers, Fault> {
         debug_assert!(call.numbered, "{}", call.script.name());
         let (script, key) = (call.script, call.keys.first().cloned());
-        self.keeper.expect_answers();
+        self.keeper.watch_connections();
         let run = if as_keeper { self.run_as_keeper(call) } else { self.run(call) };
         self.read(script, key.as_deref().unwrap_or_default(), run.await, number)
     }
@@ -112,13 +112,13 @@ impl Core {
     pub(crate) async fn run_unwatched(self: &Arc<Self>, call: Call, number: i64) -> Result<Numbers, Fault> {
         debug_assert!(call.numbered, "{}", call.script.name());
         let (script, key) = (call.script, call.keys.first().cloned());
-        self.keeper.expect_answers();
+        self.keeper.watch_connections();
         let run = self.run_as_keeper_unwatched(call);
         self.read(script, key.as_deref().unwrap_or_default(), run.await, number)
     }
 
-    /// As [`run_checked`](Self::run_checked), for a script that may take a hold of its owner away: `block` stands for it, and it is
-    /// made and sent when no attempt of the owner asks.
+    /// As [`run_checked`](Self::run_checked), for a script that may take a hold of its owner away. While its block stands, the owner is granted
+    /// nothing; the call is made and sent when no attempt of the owner is under way.
     pub(crate) async fn run_ending(
         self: &Arc<Self>,
         call: impl FnOnce() -> Call,
@@ -177,11 +177,11 @@ impl Core {
                     got = items[0],
                     "a reply belongs to another request; connections are dropped"
                 );
-                self.store.distrust(key);
+                self.store.drop_connections(key);
                 Err(Fault::Unknown(Error::new(ErrorKind::Protocol, "the reply belonged to another request")))
             }
             _ => {
-                self.store.distrust(key);
+                self.store.drop_connections(key);
                 Err(Fault::Unknown(protocol_error(script.name(), &reply)))
             }
         }

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use super::{
     Core, Request, Wait,
-    lease::{Lease, SentAt, deadline_ms},
+    lease::{HeldLease, SentAt, deadline_ms},
     owners::OwnerBlock,
     release::{RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN},
 };
@@ -28,7 +28,7 @@ const HOLDS_STAY: u32 = u32::MAX;
 
 /// Whether a request may still be on its way to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Certainty {
+pub(crate) enum RequestFate {
     /// Its answer tells of a grant.
     Granted(SentAt),
     /// It has been answered, and not with a grant: one look finds all that it left.
@@ -73,7 +73,7 @@ impl Core {
         self: &Arc<Self>,
         request: &Arc<Request>,
         owner: &Owner,
-        certainty: Certainty,
+        fate: RequestFate,
     ) -> oneshot::Receiver<bool> {
         let (tell, done) = oneshot::channel();
         if self.is_forked() {
@@ -83,7 +83,7 @@ impl Core {
         let block = self.owners.block(&request.keys, owner);
         let (core, request, owner) = (self.clone(), request.clone(), owner.clone());
         self.keeper.spawn(async move {
-            let certain = core.undo(&request, &owner, certainty, &block).await;
+            let certain = core.undo(&request, &owner, fate, &block).await;
             drop(block);
             // Mostly no task waits for it.
             let _ = tell.send(certain);
@@ -95,10 +95,10 @@ impl Core {
         self: &Arc<Self>,
         request: &Arc<Request>,
         owner: &Owner,
-        certainty: Certainty,
+        fate: RequestFate,
         block: &OwnerBlock,
     ) -> bool {
-        if certainty == Certainty::MayArriveLater && owner.is_known_outside() {
+        if fate == RequestFate::MayArriveLater && owner.is_known_outside() {
             self.look_for_a_late_place(request, owner);
         }
         let lease_ms = request.lease_term.lease_ms.max(0) as u64;
@@ -121,7 +121,7 @@ impl Core {
                 if !owner.is_multi_process() {
                     self.undo_when_let_go(request, owner, over_ms);
                 }
-                return matches!(certainty, Certainty::Granted(_));
+                return matches!(fate, RequestFate::Granted(_));
             }
             if owner.is_multi_process() {
                 break;
@@ -133,7 +133,7 @@ impl Core {
                     tracing::debug!(lock = %request.keys.name, "a grant that no task waited for was released");
                     return !unanswered;
                 }
-                Undone::Nothing if certainty == Certainty::MayArriveLater => {}
+                Undone::Nothing if fate == RequestFate::MayArriveLater => {}
                 Undone::Nothing => return !unanswered,
                 Undone::Shared => break,
                 Undone::Unknown => return false,
@@ -145,17 +145,17 @@ impl Core {
         // Counting down takes a hold away, and it may be another process's. So it is done for a grant that was told, and once; what
         // came of a request without an answer ends with its lease.
         let ends_ms = |sent_at: SentAt| deadline_ms(sent_at.at_ms, request.lease_term.lease_ms);
-        let (what, over_ms) = match certainty {
-            Certainty::Granted(sent_at) if !unanswered && self.now_ms() < ends_ms(sent_at) => {
+        let (what, over_ms) = match fate {
+            RequestFate::Granted(sent_at) if !unanswered && self.now_ms() < ends_ms(sent_at) => {
                 (What::OneHold { incarnation: sent_at.incarnation }, ends_ms(sent_at))
             }
             _ if place_ms > 0 => (What::Place, over_ms),
             // The hold has ended, and what is counted now is another process's.
-            Certainty::Granted(_) => return !unanswered,
-            _ => return certainty == Certainty::Arrived && !unanswered,
+            RequestFate::Granted(_) => return !unanswered,
+            _ => return fate == RequestFate::Arrived && !unanswered,
         };
         let undoing = self.undo_until_answered(request, owner, what, over_ms, block, &mut unanswered);
-        undoing.await != Undone::Unknown && certainty != Certainty::MayArriveLater && !unanswered
+        undoing.await != Undone::Unknown && fate != RequestFate::MayArriveLater && !unanswered
     }
 
     /// A place in a queue on the server, which a request of an owner that may be used again comes to make after the look at once: it would
@@ -300,7 +300,7 @@ impl Core {
 
     /// Looks later whether a request that had gone missing took the lock after all, or a place in its queue, once its owner has let go
     /// of it. Where the owner is at work again, what it finds is its own.
-    pub(super) fn sweep_if_outcome_unknown(self: &Arc<Self>, lease: &Arc<Lease>) {
+    pub(super) fn sweep_if_outcome_unknown(self: &Arc<Self>, lease: &Arc<HeldLease>) {
         if let Some(before) = lease.before() {
             self.sweep_if_outcome_unknown(before);
         }

@@ -111,7 +111,7 @@ pub(super) struct Waiter {
     notify: Option<Arc<Notify>>,
     state: State,
     /// Since when messages are heard.
-    hears_ms: Option<u64>,
+    hears_since_ms: Option<u64>,
 }
 
 #[derive(Default)]
@@ -218,7 +218,7 @@ impl Waiter {
     }
 
     /// Waits behind others of this process until `work` is done, and hears its subscription meanwhile; `None` when time is up.
-    pub(super) async fn wait_behind_local<T>(
+    pub(super) async fn hear_behind_local_tasks<T>(
         &mut self,
         core: &Core,
         key: &[u8],
@@ -235,7 +235,7 @@ impl Waiter {
                 }
             }
         };
-        core.behind_local(key, deadline, pin!(work_and_hear)).await
+        core.behind_local_tasks(key, deadline, pin!(work_and_hear)).await
     }
 
     async fn pause(
@@ -252,7 +252,7 @@ impl Waiter {
     fn subscription_arrived(&mut self, core: &Core, outcome: Result<Box<dyn Subscription>, Fault>) {
         match outcome {
             Ok(subscription) => {
-                self.hears_ms = Some(core.now_ms());
+                self.hears_since_ms = Some(core.now_ms());
                 self.state = State::Subscribed(subscription);
             }
             Err(fault) => {
@@ -264,7 +264,7 @@ impl Waiter {
 
     /// Since when every message is heard, if it is.
     pub(super) fn hears_since_ms(&self) -> Option<u64> {
-        self.hears_ms
+        self.hears_since_ms
     }
 
     /// `true` if a message or a task of this process ended it.
@@ -297,9 +297,9 @@ impl Core {
         WaitDeadline::new(self, Wait::AtMost(self.config.response_timeout))
     }
 
-    /// Waits in a lane, as [`behind_local`](Self::behind_local). The keeper wakes those in line when the server is in trouble, and a shutdown ends their
+    /// Waits in a lane, as [`behind_local_tasks`](Self::behind_local_tasks). The keeper wakes those in line when the server is in trouble, and a shutdown ends their
     /// wait; so they need no subscription and no timer, either of which would cost more than to hand the lock on.
-    pub(super) async fn in_line<T>(
+    pub(super) async fn in_lane<T>(
         &self,
         key: &[u8],
         deadline: &WaitDeadline,
@@ -307,7 +307,7 @@ impl Core {
     ) -> Result<Option<T>, Error> {
         if deadline.left(self).is_some() {
             // Boxed, so that the future of those who have no limit stays small.
-            return Box::pin(self.behind_local(key, deadline, work)).await;
+            return Box::pin(self.behind_local_tasks(key, deadline, work)).await;
         }
         poll_fn(|context| match work.as_mut().poll(context) {
             Poll::Ready(done) => Poll::Ready(Ok(Some(done))),
@@ -321,7 +321,7 @@ impl Core {
 
     /// Waits behind other tasks of this process, which ask the server in its place: until the deadline (`None`), or, where there is none, for
     /// as long as an outage is ridden out.
-    pub(super) async fn behind_local<T>(
+    pub(super) async fn behind_local_tasks<T>(
         &self,
         key: &[u8],
         deadline: &WaitDeadline,

@@ -27,7 +27,7 @@ use smallvec::SmallVec;
 use super::{
     Core,
     batch_status::{BatchStatus, HoldStatus, parts},
-    lease::{Lease, keys_and_owners, left_ms},
+    lease::{HeldLease, keys_and_owners, left_ms},
 };
 use crate::{call::Call, keys::Keys, randomness::SeededSet, store::Change};
 
@@ -75,7 +75,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Lease {
+impl HeldLease {
     /// Whether the key is to be watched by then. The caller that is told so sees to it.
     pub(super) fn take_watch(&self, by_ms: u64) -> bool {
         let due = |at_ms| (at_ms <= by_ms).then_some(u64::MAX);
@@ -122,7 +122,7 @@ impl Core {
         let mut leases = Vec::new();
         if all {
             // Those that the background thread has not taken in are watched later.
-            let is_taken_in = |lease: &Lease| lease.schedule.in_agenda.load(Relaxed);
+            let is_taken_in = |lease: &HeldLease| lease.schedule.in_agenda.load(Relaxed);
             self.lanes.each_lease(|lease| leases.extend(is_taken_in(lease).then(|| lease.clone())));
         } else {
             for key in &keys {
@@ -166,14 +166,14 @@ impl Core {
     }
 
     /// The holds that the background thread has taken in and that end with this key.
-    fn leases_behind(&self, key: &[u8]) -> Vec<Arc<Lease>> {
+    fn leases_behind(&self, key: &[u8]) -> Vec<Arc<HeldLease>> {
         let behind = Keys::behind(key).into_iter().flat_map(|keys| self.lanes.find(&Arc::new(keys)));
-        let ends_with = |lease: &Arc<Lease>| lease.watched()[..] == *key && lease.is_held();
+        let ends_with = |lease: &Arc<HeldLease>| lease.watched()[..] == *key && lease.is_held();
         behind.filter(|lease| ends_with(lease) && lease.schedule.in_agenda.load(Relaxed)).collect()
     }
 
     /// Watches the keys of those that a change has not ended: at once, unless that was so a moment ago.
-    fn watch_again(self: &Arc<Self>, leases: &[Arc<Lease>]) {
+    fn watch_again(self: &Arc<Self>, leases: &[Arc<HeldLease>]) {
         let now_ms = self.now_ms();
         let leases = leases.iter().filter_map(|lease| self.lanes.present(lease));
         let (calm, noisy): (Vec<_>, Vec<_>) = leases.partition(|lease| {
@@ -191,14 +191,14 @@ impl Core {
     }
 
     /// Watches the keys of holds, and looks at the holds: what happened before is not told.
-    pub(super) fn watch(self: &Arc<Self>, leases: Vec<Arc<Lease>>) {
+    pub(super) fn watch(self: &Arc<Self>, leases: Vec<Arc<HeldLease>>) {
         self.in_batches(leases, |core, batch| async move {
             let was_silent = core.watched.is_silent.load(Relaxed);
             // One after the other: the store may have to ask its server first whether it tells at all, and what is sent meanwhile is
             // answered before the watching takes effect.
             let told = core.watch_batch(&batch).await.is_some() || !was_silent;
             let now_ms = core.now_ms();
-            let unseen = |lease: &Arc<Lease>| {
+            let unseen = |lease: &Arc<HeldLease>| {
                 let for_ms = if lease.wants_renewal() { UNSEEN_RENEWED_MS } else { UNTOLD_MS / 2 };
                 lease.last_seen_sent_ms() + for_ms <= now_ms
             };
@@ -207,7 +207,7 @@ impl Core {
     }
 
     /// Watches the keys of holds anew that have just been renewed, all in one call.
-    pub(super) fn watch_renewed(self: &Arc<Self>, batch: Vec<Arc<Lease>>) {
+    pub(super) fn watch_renewed(self: &Arc<Self>, batch: Vec<Arc<HeldLease>>) {
         if batch.is_empty() {
             return;
         }
@@ -221,15 +221,15 @@ impl Core {
 
     fn in_batches<F>(
         self: &Arc<Self>,
-        mut leases: Vec<Arc<Lease>>,
-        each: impl Fn(Arc<Core>, Vec<Arc<Lease>>) -> F + Send + Sync + 'static,
+        mut leases: Vec<Arc<HeldLease>>,
+        each: impl Fn(Arc<Core>, Vec<Arc<HeldLease>>) -> F + Send + Sync + 'static,
     ) where
         F: Future<Output = ()> + Send + 'static,
     {
         if leases.is_empty() {
             return;
         }
-        let slot = |lease: &Lease| self.store.slot(&lease.keys.key);
+        let slot = |lease: &HeldLease| self.store.slot(&lease.keys.key);
         leases.sort_by_cached_key(|lease| (slot(lease), lease.keys.kind));
         let alike = leases.chunk_by(|a, b| a.keys.kind == b.keys.kind && slot(a) == slot(b));
         let batches: Vec<Vec<_>> =
@@ -246,18 +246,18 @@ impl Core {
 
     /// Does something about a batch. If that ends with a panic, of the program's log for instance, other batches go on, and those holds of
     /// this one that are still there are watched and looked at anew in a moment.
-    async fn survives(self: Arc<Self>, batch: Vec<Arc<Lease>>, work: impl Future<Output = ()>) {
+    async fn survives(self: Arc<Self>, batch: Vec<Arc<HeldLease>>, work: impl Future<Output = ()>) {
         if AssertUnwindSafe(work).catch_unwind().await.is_err() {
             self.watch_later(&batch);
         }
     }
 
     /// Has changes of the keys of one slot told. Answers whether all of them exist, where that is known.
-    async fn watch_batch(self: &Arc<Self>, batch: &[Arc<Lease>]) -> Option<bool> {
+    async fn watch_batch(self: &Arc<Self>, batch: &[Arc<HeldLease>]) -> Option<bool> {
         let mut keys: Vec<Arc<[u8]>> = batch.iter().map(|lease| lease.watched().clone()).collect();
         keys.sort_unstable();
         keys.dedup();
-        self.keeper.expect_answers();
+        self.keeper.watch_connections();
         self.watched.is_used.store(true, Relaxed);
         let count = keys.len() as u64;
         let outcome = tokio::time::timeout(self.config.response_timeout, self.store.watch(keys)).await;
@@ -285,11 +285,11 @@ impl Core {
         }
     }
 
-    fn watch_later(self: &Arc<Self>, batch: &[Arc<Lease>]) {
+    fn watch_later(self: &Arc<Self>, batch: &[Arc<HeldLease>]) {
         self.watch_by(batch, PAUSE_MS);
     }
 
-    fn watch_by(self: &Arc<Self>, batch: &[Arc<Lease>], in_ms: u64) {
+    fn watch_by(self: &Arc<Self>, batch: &[Arc<HeldLease>], in_ms: u64) {
         let again_ms = self.now_ms() + in_ms;
         for lease in batch.iter().filter_map(|lease| self.lanes.present(lease)) {
             lease.schedule.watch_due_ms.store(again_ms, Relaxed);
@@ -299,7 +299,7 @@ impl Core {
 
     /// Looks once whether holds of one kind and slot are still there, and tells the holders of those that are not. If there is no
     /// answer, the next renewal or the next try finds out.
-    async fn look_at(self: Arc<Self>, batch: Vec<Arc<Lease>>) {
+    async fn look_at(self: Arc<Self>, batch: Vec<Arc<HeldLease>>) {
         // What has ended meanwhile is not to be raised, and may be another process's by now.
         let now_ms = self.now_ms();
         let batch: Vec<_> = batch.into_iter().filter(|lease| lease.is_valid(now_ms)).collect();
@@ -333,7 +333,7 @@ impl Core {
         }
     }
 
-    fn look_in_parts(self: Arc<Self>, batch: Vec<Arc<Lease>>) -> BoxFuture<'static, ()> {
+    fn look_in_parts(self: Arc<Self>, batch: Vec<Arc<HeldLease>>) -> BoxFuture<'static, ()> {
         join_all(parts(&batch).map(|part| self.clone().look_at(part))).map(drop).boxed()
     }
 }

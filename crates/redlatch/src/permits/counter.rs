@@ -73,7 +73,7 @@ impl Counter {
     ) -> Result<Numbers, Fault> {
         let number = self.core.fresh_number();
         let call = args(Call::new(script).key(&self.key).number(number));
-        self.core.keeper.expect_answers();
+        self.core.keeper.watch_connections();
         // Such a request can be neither repeated nor undone, so its answer must be read, also when its task is dropped and the task's runtime
         // does not run on or ends, which would drive the connection.
         let (core, keeper) = (Arc::clone(&self.core), self.core.keeper.handle().clone());
@@ -100,7 +100,7 @@ impl Counter {
         args: impl FnOnce(Call) -> Call + Send,
     ) -> Result<Numbers, Error> {
         self.ready()?;
-        let _under_way = self.core.keeper.track_job();
+        let _under_way = self.core.keeper.hold_off_shutdown();
         self.ask(script, args, |_| None).await.map_err(|fault| fault.into_error().on(&self.name))
     }
 

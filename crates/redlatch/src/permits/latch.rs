@@ -141,7 +141,7 @@ impl CountDownLatch {
 
     async fn pass(&self, wait: Wait) -> Result<bool, Error> {
         let core = &self.0.core;
-        let _under_way = core.keeper.track_job();
+        let _under_way = core.keeper.hold_off_shutdown();
         self.0.ready()?;
         let wait = wait.zero_as_no_wait();
         let deadline = WaitDeadline::new(core, wait);

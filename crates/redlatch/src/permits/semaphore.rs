@@ -123,7 +123,7 @@ impl Semaphore {
     async fn take(&self, n: u32, wait: Wait) -> Result<bool, Error> {
         let core = &self.0.core;
         // Noted before looking whether the client is open, so that shutting down waits for each task that found it so.
-        let _under_way = core.keeper.track_job();
+        let _under_way = core.keeper.hold_off_shutdown();
         self.0.ready()?;
         let permits = amount("permits", n, self.name())?;
         let wait = wait.zero_as_no_wait();
@@ -199,7 +199,7 @@ impl Semaphore {
     ///
     /// A server that is unreachable or refuses. When the answer was lost, the permits may have been taken.
     pub async fn drain(&self) -> Result<i64, Error> {
-        let _under_way = self.0.core.keeper.track_job();
+        let _under_way = self.0.core.keeper.hold_off_shutdown();
         self.0.ready()?;
         let incarnation = self.0.incarnation();
         let reply =

@@ -133,7 +133,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Drops every connection over which the answer to a call with this key, the first one of the call, may just have come: it
     /// belongs to another request.
-    fn distrust(&self, _key: &[u8]) {}
+    fn drop_connections(&self, _key: &[u8]) {}
 
     /// Whether answers are outstanding.
     fn is_waiting(&self) -> bool {

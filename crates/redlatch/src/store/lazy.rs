@@ -215,9 +215,9 @@ impl Store for LazyStore {
         self.0.opened.get().map_or(0, |store| store.incarnation(key))
     }
 
-    fn distrust(&self, key: &[u8]) {
+    fn drop_connections(&self, key: &[u8]) {
         if let Some(store) = self.0.opened.get() {
-            store.distrust(key);
+            store.drop_connections(key);
         }
     }
 

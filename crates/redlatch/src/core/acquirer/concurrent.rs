@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::Acquirer;
 use crate::{
-    core::{Core, Request, Wait, contest::Attempt, lease::Lease},
+    core::{Core, Request, Wait, contest::Attempt, lease::HeldLease},
     store::Fault,
 };
 
@@ -32,7 +32,7 @@ impl Concurrent {
 
 impl Acquirer {
     /// Asks once, unless tasks of this process go first that wait to write.
-    pub(super) async fn ask_beside_others(&mut self) -> Result<Attempt<Arc<Lease>>, Fault> {
+    pub(super) async fn ask_beside_others(&mut self) -> Result<Attempt<Arc<HeldLease>>, Fault> {
         if let Some(first) = &self.request.yields_to
             && self.core.now_ms() < self.concurrent.yields_until_ms
             && self.core.lanes.is_wanted(first, &self.owner, self.core.now_ms())
@@ -54,7 +54,7 @@ impl Acquirer {
     }
 
     /// The lane does not count it as waiting any more.
-    pub(super) fn waits_no_more(&mut self) {
+    pub(super) fn leave_concurrent_waiters(&mut self) {
         if std::mem::take(&mut self.concurrent.is_counted) {
             self.core.lanes.remove_concurrent_waiter(&self.request.keys);
         }

@@ -7,7 +7,7 @@ use crate::{
     core::{
         contest::Attempt,
         lane::{WaiterEntry, WaiterHandle, WaiterMessage},
-        lease::Lease,
+        lease::HeldLease,
     },
     error::ErrorKind,
     store::Fault,
@@ -24,7 +24,7 @@ pub(super) enum Line {
 
 impl Acquirer {
     /// Asks once, unless a task of this process has handed the lock over.
-    pub(super) async fn ask_in_line(&mut self) -> Result<Attempt<Arc<Lease>>, Fault> {
+    pub(super) async fn ask_in_line(&mut self) -> Result<Attempt<Arc<HeldLease>>, Fault> {
         if let Some(served) = self.served() {
             return Ok(served);
         }
@@ -44,18 +44,18 @@ impl Acquirer {
     }
 
     /// What a task of this process has handed over, or taken back.
-    fn served(&mut self) -> Option<Attempt<Arc<Lease>>> {
+    fn served(&mut self) -> Option<Attempt<Arc<HeldLease>>> {
         match self.handed() {
             Some(lease) => Some(Attempt::Won(lease)),
-            None => self.passed_over.then_some(Attempt::PassedOver),
+            None => self.passed_over.then_some(Attempt::OfferExpired),
         }
     }
 
     /// What an answer means to a task in line, which another one may have served while it was on its way.
     fn looked_in_line(
         &mut self,
-        outcome: Result<Attempt<Arc<Lease>>, Fault>,
-    ) -> Result<Attempt<Arc<Lease>>, Fault> {
+        outcome: Result<Attempt<Arc<HeldLease>>, Fault>,
+    ) -> Result<Attempt<Arc<HeldLease>>, Fault> {
         match outcome {
             Ok(Attempt::QueuedBehind { count_ahead }) => self.count_ahead = count_ahead,
             // What was not answered may have lined up anew, behind others than were counted.
@@ -68,7 +68,7 @@ impl Acquirer {
                 if let Some(same) = self.handed() {
                     self.core.lanes.forget(&same);
                 }
-                Ok(if self.passed_over { Attempt::PassedOver } else { Attempt::Won(lease) })
+                Ok(if self.passed_over { Attempt::OfferExpired } else { Attempt::Won(lease) })
             }
             Ok(busy @ (Attempt::Busy(_) | Attempt::QueuedBehind { .. })) => {
                 self.core.lanes.lined_up(&self.request.keys, &self.owner);
@@ -86,7 +86,7 @@ impl Acquirer {
 
     /// No longer takes what is handed over. Says whether a place in the queue on the server may have to be given up, and has what was
     /// handed over at the last moment.
-    pub(super) fn close_line(&mut self) -> (bool, Option<Arc<Lease>>) {
+    pub(super) fn close_line(&mut self) -> (bool, Option<Arc<HeldLease>>) {
         let Line::Inside(mut handle) = std::mem::take(&mut self.line) else { return (false, None) };
         // Closing comes before looking: a release that puts this task back in line looks whether it still waits, and what was handed
         // over before is found here.
@@ -106,13 +106,13 @@ impl Acquirer {
     pub(super) fn step_out(&mut self) -> bool {
         let (lined_up, handed) = self.close_line();
         if let Some(lease) = handed {
-            self.core.drop_hold(&lease, lease.lease_term());
+            self.core.release_in_background(&lease, lease.lease_term());
         }
         lined_up
     }
 
     /// The lease that a task of this process has handed over, if any.
-    fn handed(&mut self) -> Option<Arc<Lease>> {
+    fn handed(&mut self) -> Option<Arc<HeldLease>> {
         let Line::Inside(handle) = &mut self.line else { return None };
         match handle.inbox.try_recv() {
             Ok(WaiterMessage::Lease(lease)) if !lease.take() => {

@@ -9,7 +9,7 @@ use crate::{
         flight::{AfterDrop, Flight, Work},
         lease::SentAt,
         replica_confirm::Answered,
-        undo::Certainty,
+        undo::RequestFate,
     },
     keys::LaneKind,
     owner::Owner,
@@ -31,7 +31,7 @@ impl Core {
     ) -> (Result<Reply, Fault>, Option<Confirm>) {
         let SendContext { may_hold_already, .. } = context;
         if request.ack.is_none() && !may_hold_already {
-            self.keeper.expect_answers();
+            self.keeper.watch_connections();
             let flight = Flight::new(self, self.run(call), || {
                 Some(AfterDrop::Within(ABANDONED_TIME, Box::new(self.abandoned(request, owner, context))))
             });
@@ -76,7 +76,7 @@ impl Core {
                 drop(block);
             }
             Err(work) => {
-                drop(core.undo_later(&request, &owner, Certainty::MayArriveLater));
+                drop(core.undo_later(&request, &owner, RequestFate::MayArriveLater));
                 core.keeper.handle().clone().spawn(async move {
                     // Until it is answered it may still be granted.
                     let outcome = work.await;
@@ -96,16 +96,16 @@ impl Core {
         context: SendContext,
     ) {
         let reply = self.read(&ACQUIRE, &request.keys.key, outcome, owner.number());
-        let certainty = match reply.and_then(|items| AcquireReply::read(&items)) {
+        let fate = match reply.and_then(|items| AcquireReply::read(&items)) {
             // Nothing was granted, but a place in the queue may have been taken.
-            Ok(reply) if reply.count <= 0 && context.lines_up => Certainty::Arrived,
+            Ok(reply) if reply.count <= 0 && context.queues_at_server => RequestFate::Arrived,
             Ok(reply) if reply.count <= 0 => return,
             // It was granted, and no task is there to take it.
-            Ok(_) => Certainty::Granted(context.sent_at),
+            Ok(_) => RequestFate::Granted(context.sent_at),
             Err(Fault::NotSent(_) | Fault::Server(_)) => return,
-            Err(Fault::Unknown(_)) => Certainty::MayArriveLater,
+            Err(Fault::Unknown(_)) => RequestFate::MayArriveLater,
         };
-        drop(self.undo_later(request, owner, certainty));
+        drop(self.undo_later(request, owner, fate));
     }
 
     /// While the keys of a lock are in two places, the hash alone tells that another owner holds it, and for how long (-1:
@@ -129,7 +129,7 @@ impl Core {
 pub(super) struct SendContext {
     /// Another process may hold under the owner, or come to do so meanwhile.
     pub(super) may_hold_already: bool,
-    pub(super) lines_up: bool,
+    pub(super) queues_at_server: bool,
     pub(super) sent_at: SentAt,
 }
 

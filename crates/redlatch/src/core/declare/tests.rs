@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU32;
 
 use super::{
-    super::lease::{Lease, SentAt, keys_and_owners},
+    super::lease::{HeldLease, SentAt, keys_and_owners},
     *,
 };
 use crate::{
@@ -159,7 +159,7 @@ async fn holds_of_many_owners_are_renewed_in_one_call() {
         for _ in 0..number {
             rig.run(READ.enter(&keys, &owner(number), 10_000)).await;
         }
-        leases.push(Arc::new(Lease::new(
+        leases.push(Arc::new(HeldLease::new(
             keys,
             owner(number),
             &READ,

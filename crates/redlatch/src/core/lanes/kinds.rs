@@ -13,8 +13,8 @@ use std::{
 use super::{Bucket, LaneKey, Lanes};
 use crate::{
     core::{
-        lane::{Lane, LaneState, LostToGrant},
-        lease::Lease,
+        lane::{DisplacedLeases, Lane, LaneState},
+        lease::HeldLease,
     },
     error::{Error, ErrorKind},
     keys::{Keys, LaneKind},
@@ -90,7 +90,7 @@ impl Lanes {
             }
             match &lane.state {
                 LaneState::Contends(leader) => leader.clone(),
-                _ => return lane.rare_parts().queue.iter().any(|entry| !entry.tell.is_closed()),
+                _ => return lane.extras().queue.iter().any(|entry| !entry.tell.is_closed()),
             }
         };
         leader.last_poll.look_for(now_ms);
@@ -101,9 +101,9 @@ impl Lanes {
     pub(super) fn of_other_kinds(
         &self,
         bucket: &MutexGuard<'_, Bucket>,
-        lease: &Lease,
+        lease: &HeldLease,
         now_ms: u64,
-    ) -> LostToGrant {
+    ) -> DisplacedLeases {
         let held = self.held_as_other_kinds(bucket, &lease.keys, now_ms);
         held.filter(|held| held.owner != lease.owner).cloned().collect()
     }
@@ -116,7 +116,7 @@ impl Lanes {
         owner: &Owner,
         now_ms: u64,
     ) -> bool {
-        let reads = |held: &Arc<Lease>| held.keys.kind == LaneKind::Read && held.owner == *owner;
+        let reads = |held: &Arc<HeldLease>| held.keys.kind == LaneKind::Read && held.owner == *owner;
         keys.kind == LaneKind::Write && self.held_as_other_kinds(bucket, keys, now_ms).any(reads)
     }
 
@@ -126,7 +126,7 @@ impl Lanes {
         bucket: &'a MutexGuard<'_, Bucket>,
         keys: &'a Keys,
         now_ms: u64,
-    ) -> impl Iterator<Item = &'a Arc<Lease>> {
+    ) -> impl Iterator<Item = &'a Arc<HeldLease>> {
         let kinds = self.kinds.has_others(keys.kind).then(|| keys.kind.others()).into_iter().flatten();
         let lanes = kinds.filter_map(move |kind| {
             let name: &dyn Named = &OtherKind { of: keys, kind };

@@ -3,11 +3,11 @@
 use std::sync::{Arc, Mutex, PoisonError, atomic::Ordering};
 
 use super::{Bucket, LaneKey, Lanes};
-use crate::{core::lease::Lease, keys::Keys};
+use crate::{core::lease::HeldLease, keys::Keys};
 
 impl Lanes {
     /// The lease that a hold goes on as: it, or the one that it was passed on as since it was last seen on the server.
-    pub(in crate::core) fn present(&self, lease: &Arc<Lease>) -> Option<Arc<Lease>> {
+    pub(in crate::core) fn present(&self, lease: &Arc<HeldLease>) -> Option<Arc<HeldLease>> {
         if lease.is_held() {
             return Some(lease.clone());
         }
@@ -17,7 +17,7 @@ impl Lanes {
 
     /// The server was seen not to have a hold: ends it, or the one that it was passed on as, and returns it. LocalTurn on is done under the same
     /// mutex, so what is passed on later is over as well.
-    pub(in crate::core) fn gone(&self, lease: &Arc<Lease>) -> Option<Arc<Lease>> {
+    pub(in crate::core) fn gone(&self, lease: &Arc<HeldLease>) -> Option<Arc<HeldLease>> {
         let bucket = self.bucket(&lease.keys);
         let lane = bucket.get(&LaneKey(lease.keys.clone()));
         let is_here = lane.is_some_and(|lane| lane.leases().any(|held| Arc::ptr_eq(held, lease)));
@@ -30,13 +30,13 @@ impl Lanes {
     }
 
     /// The leases that are held under a name.
-    pub(crate) fn find(&self, keys: &Arc<Keys>) -> Vec<Arc<Lease>> {
+    pub(crate) fn find(&self, keys: &Arc<Keys>) -> Vec<Arc<HeldLease>> {
         let bucket = self.bucket(keys);
         bucket.get(&LaneKey(keys.clone())).map_or_else(Vec::new, |lane| lane.leases().cloned().collect())
     }
 
     /// Looks at every lease.
-    pub(crate) fn each_lease(&self, mut look: impl FnMut(&Arc<Lease>)) {
+    pub(crate) fn each_lease(&self, mut look: impl FnMut(&Arc<HeldLease>)) {
         for bucket in &self.buckets {
             for lane in bucket.lock().unwrap_or_else(PoisonError::into_inner).values() {
                 lane.leases().for_each(&mut look);
@@ -50,14 +50,14 @@ impl Lanes {
     }
 
     /// The holds that tasks of this process wait for, and that have not been seen on the server for so long.
-    pub(in crate::core) fn waited_for(&self, now_ms: u64, unseen_ms: u64) -> Vec<Arc<Lease>> {
+    pub(in crate::core) fn waited_for(&self, now_ms: u64, unseen_ms: u64) -> Vec<Arc<HeldLease>> {
         let mut found = Vec::new();
         if !self.waiters_behind_lease.swap(false, Ordering::Relaxed) {
             return found;
         }
         for bucket in &self.buckets {
             for lane in bucket.lock().unwrap_or_else(PoisonError::into_inner).values() {
-                let Some(lease) = lane.held().filter(|_| !lane.rare_parts().queue.is_empty()) else {
+                let Some(lease) = lane.held().filter(|_| !lane.extras().queue.is_empty()) else {
                     continue;
                 };
                 if lease.last_seen_sent_ms() + unseen_ms <= now_ms {
@@ -76,14 +76,14 @@ impl Lanes {
         let bucket = self.bucket(keys);
         bucket
             .get(&LaneKey(keys.clone()))
-            .is_some_and(|lane| lane.rare_parts().queue.iter().any(|entry| !entry.tell.is_closed()))
+            .is_some_and(|lane| lane.extras().queue.iter().any(|entry| !entry.tell.is_closed()))
     }
 
     /// How many lanes there are (names held, contended or waited for), and how many tasks stand in them.
     pub(crate) fn count(&self) -> (usize, usize) {
         let count = |bucket: &Mutex<Bucket>| {
             let bucket = bucket.lock().unwrap_or_else(PoisonError::into_inner);
-            (bucket.len(), bucket.values().map(|lane| lane.rare_parts().queue.len()).sum::<usize>())
+            (bucket.len(), bucket.values().map(|lane| lane.extras().queue.len()).sum::<usize>())
         };
         self.buckets.iter().map(count).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     }

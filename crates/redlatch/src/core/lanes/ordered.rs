@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{LaneKey, Lanes};
 use crate::{
-    core::lane::{RareParts, WaiterEntry, Wakes},
+    core::lane::{Extras, WaiterEntry, Wakes},
     keys::Keys,
     owner::Owner,
 };
@@ -13,7 +13,7 @@ impl Lanes {
     /// A task asks for a place in the queue on the server. From now on a release may hand over to it.
     pub(crate) fn line_up(&self, keys: &Arc<Keys>, entry: WaiterEntry) {
         let mut bucket = self.bucket(keys);
-        bucket.entry(LaneKey(keys.clone())).or_default().rare_parts_mut().queue.push_back(entry);
+        bucket.entry(LaneKey(keys.clone())).or_default().extras_mut().queue.push_back(entry);
     }
 
     /// The server has the task in its queue, behind those that it was known to have.
@@ -21,14 +21,14 @@ impl Lanes {
         let mut bucket = self.bucket(keys);
         let Some(lane) = bucket.get_mut(&LaneKey(keys.clone())) else { return };
         let at = lane
-            .rare_parts()
+            .extras()
             .queue
             .iter()
             .position(|entry| entry.owner.as_ref() == Some(owner) && !entry.is_in_server_queue);
-        if let Some(mut entry) = at.and_then(|at| lane.rare_parts_mut().queue.remove(at)) {
+        if let Some(mut entry) = at.and_then(|at| lane.extras_mut().queue.remove(at)) {
             entry.is_in_server_queue = true;
             let at = lane.server_queue_end();
-            lane.rare_parts_mut().queue.insert(at, entry);
+            lane.extras_mut().queue.insert(at, entry);
         }
     }
 
@@ -38,8 +38,7 @@ impl Lanes {
         let mut bucket = self.bucket(keys);
         let Some(lane) = bucket.get_mut(&LaneKey(keys.clone())) else { return false };
         let has_leases = lane.leases().next().is_some();
-        let Some(RareParts { queue, handing_over, recipient_expects_hand_over, .. }) =
-            lane.rare_parts_if_any()
+        let Some(Extras { queue, handing_over, recipient_expects_hand_over, .. }) = lane.rare_parts_if_any()
         else {
             return false;
         };
@@ -57,14 +56,14 @@ impl Lanes {
     /// A release that might have handed over is done; the task that it served is `None`, and otherwise waits on, first in line.
     pub(crate) fn hand_over_finished(&self, keys: &Arc<Keys>, waits_on: Option<WaiterEntry>) {
         let wakes = self.change(keys, |lane| {
-            let rare_parts = lane.rare_parts_mut();
-            rare_parts.handing_over = rare_parts.handing_over.saturating_sub(1);
-            let recipient_expects_hand_over = std::mem::take(&mut rare_parts.recipient_expects_hand_over);
+            let extras = lane.extras_mut();
+            extras.handing_over = extras.handing_over.saturating_sub(1);
+            let recipient_expects_hand_over = std::mem::take(&mut extras.recipient_expects_hand_over);
             let Some(mut entry) = waits_on else { return Wakes::default() };
             entry.expects_hand_over |= recipient_expects_hand_over;
             if !entry.tell.is_closed() {
                 let at = if entry.is_in_server_queue { 0 } else { lane.server_queue_end() };
-                lane.rare_parts_mut().queue.insert(at, entry);
+                lane.extras_mut().queue.insert(at, entry);
             }
             lane.expecting_hand_over()
         });
@@ -74,27 +73,27 @@ impl Lanes {
     /// A task no longer waits in the queue on the server.
     pub(crate) fn step_out(&self, keys: &Arc<Keys>, owner: &Owner) {
         let left = self.change(keys, |lane| {
-            let at = lane.rare_parts().queue.iter().position(|entry| entry.owner.as_ref() == Some(owner));
-            at.and_then(|at| lane.rare_parts_mut().queue.remove(at))
+            let at = lane.extras().queue.iter().position(|entry| entry.owner.as_ref() == Some(owner));
+            at.and_then(|at| lane.extras_mut().queue.remove(at))
         });
         drop(left);
     }
 
     /// A task waits at the server for a hold beside others, until [`remove_concurrent_waiter`](Self::remove_concurrent_waiter).
     pub(crate) fn add_concurrent_waiter(&self, keys: &Arc<Keys>) {
-        self.bucket(keys).entry(LaneKey(keys.clone())).or_default().rare_parts_mut().waiting += 1;
+        self.bucket(keys).entry(LaneKey(keys.clone())).or_default().extras_mut().waiting += 1;
     }
 
     /// Such a task no longer waits.
     pub(crate) fn remove_concurrent_waiter(&self, keys: &Arc<Keys>) {
         self.change(keys, |lane| {
-            let rare_parts = lane.rare_parts_mut();
-            rare_parts.waiting = rare_parts.waiting.saturating_sub(1);
+            let extras = lane.extras_mut();
+            extras.waiting = extras.waiting.saturating_sub(1);
         });
     }
 
     /// Whether such tasks wait.
     pub(crate) fn has_concurrent_waiters(&self, keys: &Arc<Keys>) -> bool {
-        self.bucket(keys).get(&LaneKey(keys.clone())).is_some_and(|lane| lane.rare_parts().waiting > 0)
+        self.bucket(keys).get(&LaneKey(keys.clone())).is_some_and(|lane| lane.extras().waiting > 0)
     }
 }

@@ -2,13 +2,13 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{Lease, SentAt, deadline_ms};
+use super::{HeldLease, SentAt, deadline_ms};
 use crate::error::LossReason;
 
 /// Of a deadline: it was seen to be over, so no answer moves it any more. What was not valid is never valid again.
 const OVER: u64 = 1 << 63;
 
-impl Lease {
+impl HeldLease {
     pub(crate) fn deadline_ms(&self) -> u64 {
         self.deadline_ms.load(Ordering::Acquire) & !OVER
     }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{Lease, margin_ms};
+use super::{HeldLease, margin_ms};
 use crate::recipes::LeaseTerm;
 
 /// For how long the guards of a lease have it renewed.
@@ -13,7 +13,7 @@ pub(super) struct Lengths {
     pub(super) longest_ms: i64,
 }
 
-impl Lease {
+impl HeldLease {
     /// How the only guard of a lease holds that was never entered.
     pub(in crate::core) fn lease_term(&self) -> LeaseTerm {
         LeaseTerm { lease_ms: self.lease_ms(), renewed: self.holds().renewed > 0 }

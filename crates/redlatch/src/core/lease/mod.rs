@@ -47,7 +47,7 @@ pub(crate) fn margin_ms(lease_ms: i64) -> u64 {
     (lease_ms / 100).max(10).min(lease_ms / 2)
 }
 
-pub(crate) struct Lease {
+pub(crate) struct HeldLease {
     pub(crate) keys: Arc<Keys>,
     pub(crate) owner: Owner,
     pub(crate) recipe: &'static dyn Recipe,
@@ -123,7 +123,7 @@ pub(crate) struct Schedule {
     pub(crate) watched_out_for: AtomicBool,
 }
 
-impl Lease {
+impl HeldLease {
     /// What a recipe has to know of it to renew it.
     pub(crate) fn keys_and_owner(&self) -> (&Keys, &Owner) {
         (&self.keys, &self.owner)
@@ -139,7 +139,7 @@ impl Lease {
     ) -> Self {
         owner.begins_to_hold();
         let sent_ms = sent_at.at_ms;
-        Lease {
+        HeldLease {
             keys,
             owner,
             recipe,
@@ -168,7 +168,7 @@ impl Lease {
     /// The same hold for the next guard, under an identity of its own for loss signals.
     pub(crate) fn successor(&self) -> Self {
         self.owner.holds_on();
-        let next = Lease {
+        let next = HeldLease {
             keys: self.keys.clone(),
             owner: self.owner.clone(),
             recipe: self.recipe,
@@ -264,7 +264,7 @@ impl Lease {
     }
 
     /// It was turned from a hold of which an outcome is unknown.
-    pub(crate) fn comes_from(&self, before: &Arc<Lease>) {
+    pub(crate) fn comes_from(&self, before: &Arc<HeldLease>) {
         if before.outcome_unknown.load(Ordering::Relaxed) {
             _ = self.rare().before.set(before.clone());
             // So that its release looks for what is late.
@@ -273,7 +273,7 @@ impl Lease {
     }
 
     /// The hold that it was turned from, if an outcome is unknown there.
-    pub(crate) fn before(&self) -> Option<&Arc<Lease>> {
+    pub(crate) fn before(&self) -> Option<&Arc<HeldLease>> {
         self.rare.get()?.before.get()
     }
 
@@ -296,7 +296,7 @@ impl Lease {
     }
 
     /// Whether it is what another lease was passed on as, since that was last seen on the server.
-    pub(super) fn goes_on(&self, before: &Lease) -> bool {
+    pub(super) fn goes_on(&self, before: &HeldLease) -> bool {
         self.is_held() && self.hold == before.hold && self.last_seen_sent_ms() <= before.last_seen_sent_ms()
     }
 
@@ -532,7 +532,7 @@ fn is_late(offered_ms: u64, now_ms: u64) -> bool {
     offered_ms != 0 && offered_ms != TAKEN_BACK && now_ms >= offered_ms + OFFER_MS
 }
 
-impl Drop for Lease {
+impl Drop for HeldLease {
     fn drop(&mut self) {
         if *self.state.get_mut() == HELD {
             self.owner.holds_less();
@@ -541,12 +541,12 @@ impl Drop for Lease {
 }
 
 /// The same of several.
-pub(crate) fn keys_and_owners(leases: &[Arc<Lease>]) -> Vec<(&Keys, &Owner)> {
+pub(crate) fn keys_and_owners(leases: &[Arc<HeldLease>]) -> Vec<(&Keys, &Owner)> {
     leases.iter().map(|lease| lease.keys_and_owner()).collect()
 }
 
 /// How long a server is to keep each of several still.
-pub(crate) fn left_ms(leases: &[Arc<Lease>], now_ms: u64) -> Vec<i64> {
+pub(crate) fn left_ms(leases: &[Arc<HeldLease>], now_ms: u64) -> Vec<i64> {
     leases.iter().map(|lease| lease.left_ms(now_ms)).collect()
 }
 

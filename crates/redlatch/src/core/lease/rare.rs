@@ -7,7 +7,7 @@ use std::sync::{
 
 use tokio::sync::watch;
 
-use super::{Lease, detached::DetachedHold, lengths::Lengths};
+use super::{HeldLease, detached::DetachedHold, lengths::Lengths};
 use crate::{error::LossReason, panic_safe::panic_safe, recipes::LeaseTerm, replica_ack::Confirmed};
 
 #[derive(Default)]
@@ -16,7 +16,7 @@ pub(super) struct Rare {
     /// How replicas confirmed the grant.
     pub(super) replicated: OnceLock<Confirmed>,
     /// The write hold that a read hold was turned from, if an outcome was unknown there: what is late for the one is looked after when the other ends.
-    pub(super) before: OnceLock<Arc<Lease>>,
+    pub(super) before: OnceLock<Arc<HeldLease>>,
     /// Serialises re-entries and their releases, which are counted on the server.
     pub(super) reentries: OnceLock<Arc<Reentries>>,
     /// Until when an extension of which nothing is known may have the server keep it; 0 for none.
@@ -110,7 +110,7 @@ impl Drop for Change {
     }
 }
 
-impl Lease {
+impl HeldLease {
     /// Notes a request that changes the count, if the lease was ever entered: otherwise the only such request is its last.
     pub(in crate::core) fn changes_count(&self) -> Option<Change> {
         self.reentries_if_any().map(Reentries::changes)

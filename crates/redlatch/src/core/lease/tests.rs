@@ -15,10 +15,10 @@ fn the_margin_is_a_hundredth_at_least_ten_ms_at_most_half() {
     assert_eq!(margin_ms(1), 0);
 }
 
-fn lease() -> Lease {
+fn lease() -> HeldLease {
     let keys = Arc::new(Keys::new(LockName::from("x"), LaneKind::Lock));
     let lease_term = LeaseTerm { lease_ms: 1_000, renewed: true };
-    Lease::new(keys, Owner::new("c", 1), &crate::recipes::PLAIN, None, lease_term, SENT)
+    HeldLease::new(keys, Owner::new("c", 1), &crate::recipes::PLAIN, None, lease_term, SENT)
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn a_re_entry_for_less_puts_off_no_renewal() {
 fn it_is_renewed_for_as_long_as_the_longest_that_stay() {
     let renewed = |lease_ms| LeaseTerm { lease_ms, renewed: true };
     let fixed = |lease_ms| LeaseTerm { lease_ms, renewed: false };
-    let enter = |lease: &Lease, lease_term: LeaseTerm| {
+    let enter = |lease: &HeldLease, lease_term: LeaseTerm| {
         lease.reentries();
         lease.lasts(lease_term);
         assert!(lease.enter(lease_term.renewed));
@@ -82,7 +82,7 @@ fn it_is_renewed_for_as_long_as_the_longest_that_stay() {
 fn a_hold_that_is_not_renewed_makes_no_renewal_longer() {
     let keys = Arc::new(Keys::new(LockName::from("x"), LaneKind::Lock));
     let lease_term = LeaseTerm { lease_ms: 3_600_000, renewed: false };
-    let lease = Lease::new(keys, Owner::new("c", 1), &crate::recipes::PLAIN, None, lease_term, SENT);
+    let lease = HeldLease::new(keys, Owner::new("c", 1), &crate::recipes::PLAIN, None, lease_term, SENT);
     lease.lasts(LeaseTerm { lease_ms: 30_000, renewed: true });
     assert!(lease.enter(true));
     assert_eq!((lease.lease_ms(), lease.longest_ms()), (30_000, 3_600_000));

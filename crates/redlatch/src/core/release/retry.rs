@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 
 use super::{Outcome, RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN, ReleaseMode, Unlocked};
 use crate::{
-    core::{Core, flight::Work, keeper::received, lease::Lease, owners::OwnerBlock},
+    core::{Core, flight::Work, keeper::received, lease::HeldLease, owners::OwnerBlock},
     error::{Error, ErrorKind},
     jitter::jittered,
     store::{Fault, Reply},
@@ -16,7 +16,7 @@ impl Core {
     /// Sees a release through whose first request has ended somehow.
     pub(in crate::core) async fn settle(
         self: Arc<Self>,
-        lease: Arc<Lease>,
+        lease: Arc<HeldLease>,
         lane_waits: bool,
         block: OwnerBlock,
         mode: ReleaseMode,
@@ -33,7 +33,7 @@ impl Core {
     /// connection, because its own may be driven by a runtime that does not run any more.
     pub(super) async fn settle_abandoned(
         self: Arc<Self>,
-        lease: Arc<Lease>,
+        lease: Arc<HeldLease>,
         lane_waits: bool,
         block: OwnerBlock,
         mode: ReleaseMode,
@@ -60,7 +60,7 @@ impl Core {
     /// Releases what all guards of a lease hold: under a shared owner they are counted down one by one.
     pub(in crate::core) async fn release_all_holds(
         self: &Arc<Self>,
-        lease: &Arc<Lease>,
+        lease: &Arc<HeldLease>,
         block: &OwnerBlock,
     ) -> Result<(Unlocked, i64), Error> {
         let guards = if lease.is_count_in_doubt() { 1 } else { lease.holds().count.max(1) };
@@ -76,7 +76,7 @@ impl Core {
     /// After a release that failed: has the keeper repeat it, if that can help.
     pub(in crate::core) async fn release_again(
         self: &Arc<Self>,
-        lease: &Arc<Lease>,
+        lease: &Arc<HeldLease>,
         block: &OwnerBlock,
         fault: Fault,
     ) -> Result<(Unlocked, i64), Error> {
@@ -103,7 +103,7 @@ impl Core {
     /// the other one's hold. Then it is only watched.
     async fn release_until_done(
         self: &Arc<Self>,
-        lease: &Arc<Lease>,
+        lease: &Arc<HeldLease>,
         block: &OwnerBlock,
     ) -> Result<(Unlocked, i64), Error> {
         let mut over_ms = lease.kept_until_ms(self.now_ms());

@@ -9,7 +9,7 @@ use crate::{
     core::{
         Core,
         flight::Driven,
-        lease::Lease as CoreLease,
+        lease::HeldLease,
         loss_reason::lost_error,
         multi_process::already_held,
         release::{Caller, Unlocked},
@@ -33,7 +33,7 @@ use crate::{
 #[must_use = "dropping the guard releases the lock at once"]
 pub struct Guard {
     core: Arc<Core>,
-    lease: Arc<CoreLease>,
+    lease: Arc<HeldLease>,
     lease_term: LeaseTerm,
     /// Whether the owner may enter once more.
     reentrant: bool,
@@ -68,7 +68,7 @@ impl fmt::Debug for Guard {
 impl Guard {
     pub(crate) fn new(
         core: Arc<Core>,
-        lease: Arc<CoreLease>,
+        lease: Arc<HeldLease>,
         lease_term: LeaseTerm,
         reentrant: bool,
     ) -> Self {
@@ -90,7 +90,7 @@ impl Guard {
         &self.core
     }
 
-    pub(crate) fn lease(&self) -> &Arc<CoreLease> {
+    pub(crate) fn lease(&self) -> &Arc<HeldLease> {
         &self.lease
     }
 
@@ -114,13 +114,13 @@ impl Guard {
     }
 
     /// As [`into_hold`](Self::into_hold), in the process that made the hold.
-    fn into_hold_here(self) -> Result<(Arc<Core>, Arc<CoreLease>, LeaseTerm), Error> {
+    fn into_hold_here(self) -> Result<(Arc<Core>, Arc<HeldLease>, LeaseTerm), Error> {
         self.check_process()?;
         Ok(self.into_hold())
     }
 
     /// The hold without its guard, for the task that gives it back in the guard's place.
-    pub(crate) fn into_hold(mut self) -> (Arc<Core>, Arc<CoreLease>, LeaseTerm) {
+    pub(crate) fn into_hold(mut self) -> (Arc<Core>, Arc<HeldLease>, LeaseTerm) {
         self.armed = false;
         (self.core.clone(), self.lease.clone(), self.lease_term)
     }
@@ -432,7 +432,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         // In a forked child nothing may be touched, not even a mutex, which may have been locked at the fork.
         if self.armed && !self.core.is_forked() {
-            self.core.drop_hold(&self.lease, self.lease_term);
+            self.core.release_in_background(&self.lease, self.lease_term);
         }
     }
 }

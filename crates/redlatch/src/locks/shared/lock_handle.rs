@@ -9,7 +9,7 @@ use crate::{
     core::{
         adopt::Taken,
         fork_safe::ForkSafeCore,
-        lease::{DetachedHold, Lease as CoreLease},
+        lease::{DetachedHold, HeldLease},
         owners::OwnerAccess,
         release::Unlocked,
     },
@@ -101,7 +101,7 @@ impl LockHandle {
         Ok(forced)
     }
 
-    pub(crate) fn guard(&self, lease: Arc<CoreLease>, lease_term: LeaseTerm) -> Guard {
+    pub(crate) fn guard(&self, lease: Arc<HeldLease>, lease_term: LeaseTerm) -> Guard {
         Guard::new(Arc::clone(&self.core), lease, lease_term, self.reentrant)
     }
 
@@ -116,7 +116,7 @@ impl LockHandle {
 
     pub(crate) async fn query(&self, owner: Option<&Owner>) -> Result<(i64, i64), Error> {
         self.ready()?;
-        self.core.keeper.expect_answers();
+        self.core.keeper.watch_connections();
         let call = self.recipe.query(&self.keys, owner.map_or("", |owner| owner.field()));
         let reply = self.core.run(call).await.map_err(|fault| self.error(fault))?;
         match reply.array() {
@@ -165,12 +165,12 @@ impl LockHandle {
     }
 
     /// A hold as this process would know it, were it its own.
-    fn hold_of(&self, owner: &Owner, lease_term: LeaseTerm) -> Arc<CoreLease> {
+    fn hold_of(&self, owner: &Owner, lease_term: LeaseTerm) -> Arc<HeldLease> {
         let sent_at = self.core.sent_at(&self.keys);
-        Arc::new(CoreLease::new(self.keys.clone(), owner.clone(), self.recipe, None, lease_term, sent_at))
+        Arc::new(HeldLease::new(self.keys.clone(), owner.clone(), self.recipe, None, lease_term, sent_at))
     }
 
-    async fn renew_hold(&self, lease: &Arc<CoreLease>, lease_ms: i64) -> Result<bool, Error> {
+    async fn renew_hold(&self, lease: &Arc<HeldLease>, lease_ms: i64) -> Result<bool, Error> {
         self.ready()?;
         let renewed = self.core.renew_one(lease, lease_ms).await;
         renewed.map_err(|fault| self.error(fault).by(&lease.owner))

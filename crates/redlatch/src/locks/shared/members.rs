@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     DetachedHold, Guard, Lease, Unlocked, Wait,
     config::MEMBERS_MAX,
-    core::{Core, lease::Lease as CoreLease},
+    core::{Core, lease::HeldLease},
     error::{Error, ErrorKind, LossReason},
     locks::shared::{lock_handle::LockHandle, protect::protected},
     name::LockName,
@@ -468,7 +468,7 @@ impl Drop for Holding {
     }
 }
 
-type Holds = Vec<(Arc<CoreLease>, LeaseTerm)>;
+type Holds = Vec<(Arc<HeldLease>, LeaseTerm)>;
 
 /// The holds of each client, and where in the list they stand.
 fn by_client(guards: Vec<Guard>) -> Vec<(Arc<Core>, Vec<usize>, Holds)> {

@@ -153,7 +153,7 @@ impl Client {
     async fn look(&self, name: LockName) -> Result<LockState, Error> {
         let [keys, fair, permits] =
             [LaneKind::Lock, LaneKind::Fair, LaneKind::Permits].map(|kind| Keys::new(name.clone(), kind));
-        self.core.keeper.expect_answers();
+        self.core.keeper.watch_connections();
         let alone = Call::new(&scripts::SHOW).key(&keys.key);
         let beside = [keys.token(), &fair.queue, &fair.timeouts, &permits.timeouts];
         // A name that only others use may have braces that put these into another slot, and a call names keys of one slot only.

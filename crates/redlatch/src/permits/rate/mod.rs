@@ -188,7 +188,7 @@ impl RateLimiter {
     async fn take(&self, n: u32, wait: Wait) -> Result<bool, Error> {
         let core = self.core();
         // Noted before looking whether the client is open, so that shutting down waits for each task that found it so.
-        let _under_way = core.keeper.track_job();
+        let _under_way = core.keeper.hold_off_shutdown();
         self.0.ready()?;
         let permits = amount("permits", n, self.name())?;
         let wait = wait.zero_as_no_wait();

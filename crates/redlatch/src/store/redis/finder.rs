@@ -107,7 +107,7 @@ impl Pace {
             *since = None;
         } else if since.get_or_insert_with(Instant::now).elapsed() >= limit {
             *since = None;
-            node.distrust();
+            node.drop_connections();
         }
     }
 

@@ -32,7 +32,7 @@ use super::{
     lasting::lasting,
     listed::Listed,
     mastership::Mastership,
-    node::{InterruptionHooks, Node, Searching},
+    node::{InterruptionHooks, Node, SearchCount},
     replicated::Replicated,
     role::{self, Role},
     sentinel::SentinelSet,
@@ -98,7 +98,7 @@ struct Shared {
     interruption: Arc<InterruptionHooks>,
     look: Arc<Look>,
     looked: latest::Receiver<u64>,
-    searching: Searching,
+    searching: SearchCount,
     /// How many replicas the master of an era had, and when that was said.
     listed: Mutex<Option<(u64, Instant, Listed)>>,
     /// The task that has this lock asks for that number; the others wait for what it is told.
@@ -179,7 +179,7 @@ impl FollowingStore {
             interruption,
             look,
             looked,
-            searching: Searching::default(),
+            searching: SearchCount::default(),
             listed: Mutex::default(),
             listing: tokio::sync::Mutex::default(),
             closed: AtomicBool::new(false),
@@ -478,8 +478,8 @@ impl Store for FollowingStore {
         server_process::incarnation(era, node.process_number())
     }
 
-    fn distrust(&self, _key: &[u8]) {
-        self.shared.master().distrust();
+    fn drop_connections(&self, _key: &[u8]) {
+        self.shared.master().drop_connections();
     }
 
     fn on_interruption(&self, hook: Arc<dyn Fn() + Send + Sync>) {

@@ -145,7 +145,7 @@ struct Entry {
     /// The pauses between requests that are refused in passing.
     refusals: Backoff,
     /// It is in [`later`](Task::later).
-    in_later: bool,
+    is_to_retry: bool,
 }
 
 struct Task {
@@ -188,7 +188,7 @@ impl Task {
             for entry in self.channels.values_mut() {
                 entry.confirmed = false;
                 entry.request = None;
-                entry.in_later = false;
+                entry.is_to_retry = false;
             }
             self.later.clear();
             self.subscribed.lock().unwrap_or_else(PoisonError::into_inner).clear();
@@ -409,7 +409,7 @@ impl Task {
 
     fn ask_later(&mut self, channel: &Channel, pause: Duration) {
         let Some(entry) = self.channels.get_mut(channel) else { return };
-        if !std::mem::replace(&mut entry.in_later, true) {
+        if !std::mem::replace(&mut entry.is_to_retry, true) {
             self.later.push(Reverse((Instant::now() + pause, channel.clone())));
         }
     }
@@ -420,7 +420,7 @@ impl Task {
         while self.later.peek().is_some_and(|Reverse((at, _))| *at <= now) {
             let Some(Reverse((_, channel))) = self.later.pop() else { return };
             if let Some(entry) = self.channels.get_mut(&channel) {
-                entry.in_later = false;
+                entry.is_to_retry = false;
             }
             self.request(sink, channel);
         }

@@ -145,8 +145,8 @@ impl Store for RedisStore {
         server_process::incarnation(0, self.node.process_number())
     }
 
-    fn distrust(&self, _key: &[u8]) {
-        self.node.distrust();
+    fn drop_connections(&self, _key: &[u8]) {
+        self.node.drop_connections();
     }
 
     fn on_interruption(&self, hook: Arc<dyn Fn() + Send + Sync>) {

@@ -67,13 +67,13 @@ impl InterruptionHooks {
 /// Calls that are on their way to a server which has to be found first. No connection knows of them, and connections must go on
 /// being watched until they have one.
 #[derive(Default)]
-pub(super) struct Searching(AtomicUsize);
+pub(super) struct SearchCount(AtomicUsize);
 
-impl Searching {
+impl SearchCount {
     /// Counts a call until the value is dropped.
     pub(super) fn begin(&self) -> impl Drop + Send {
         self.0.fetch_add(1, Ordering::Relaxed);
-        Found(&self.0)
+        SearchGuard(&self.0)
     }
 
     pub(super) fn any(&self) -> bool {
@@ -81,9 +81,9 @@ impl Searching {
     }
 }
 
-struct Found<'a>(&'a AtomicUsize);
+struct SearchGuard<'a>(&'a AtomicUsize);
 
-impl Drop for Found<'_> {
+impl Drop for SearchGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -94,7 +94,7 @@ pub(super) struct Node {
     background: Handle,
     script_mode: ScriptMode,
     /// One connection a runtime. The list is short: a process has few runtimes that live at once.
-    links: RwLock<Vec<(Id, Slot)>>,
+    links: RwLock<Vec<(Id, LinkSlot)>>,
     /// All that are open, also those whose place another one has taken: calls may still be made on them.
     open: Mutex<Vec<Weak<Link>>>,
     interruption: Arc<InterruptionHooks>,
@@ -105,7 +105,7 @@ pub(super) struct Node {
     closed: CancellationToken,
 }
 
-enum Slot {
+enum LinkSlot {
     Ready(Arc<Link>),
     Connecting(Dialling),
 }
@@ -165,7 +165,9 @@ impl Node {
     fn demoted(&self) {
         let retired: Vec<_> = {
             let mut links = self.links.write().unwrap_or_else(PoisonError::into_inner);
-            links.extract_if(.., |(_, slot)| matches!(slot, Slot::Ready(link) if !link.is_usable())).collect()
+            links
+                .extract_if(.., |(_, slot)| matches!(slot, LinkSlot::Ready(link) if !link.is_usable()))
+                .collect()
         };
         // Dropped without the mutex.
         drop(retired);
@@ -195,7 +197,7 @@ impl Node {
         let id = Handle::try_current().as_ref().unwrap_or(&self.background).id();
         let links = self.links.read().unwrap_or_else(PoisonError::into_inner);
         match links.iter().find(|(other, _)| *other == id) {
-            Some((_, Slot::Ready(link))) if link.is_usable() => Some(link.clone()),
+            Some((_, LinkSlot::Ready(link))) if link.is_usable() => Some(link.clone()),
             _ => None,
         }
     }
@@ -229,7 +231,7 @@ impl Node {
     async fn connect(self: &Arc<Self>, home: Handle) -> Result<Option<Arc<Link>>, Fault> {
         loop {
             let outcome = self.attempt(&home).await?;
-            // One that was begun before it was known whose side servers are on is made anew; that one asks.
+            // A connection that was begun before it was known whose side servers are on is dropped, and the next one asks its server.
             if outcome.as_ref().is_none_or(|link| link.is_trusted()) {
                 return Ok(outcome);
             }
@@ -247,8 +249,8 @@ impl Node {
             let mut links = self.links.write().unwrap_or_else(PoisonError::into_inner);
             let slot = links.iter().position(|(other, _)| *other == id);
             match slot.map(|at| &links[at].1) {
-                Some(Slot::Ready(link)) if link.is_usable() => return Ok(Some(link.clone())),
-                Some(Slot::Connecting(pending)) => pending.clone(),
+                Some(LinkSlot::Ready(link)) if link.is_usable() => return Ok(Some(link.clone())),
+                Some(LinkSlot::Connecting(pending)) => pending.clone(),
                 _ => {
                     let (tell, pending) = latest::channel(None);
                     begins = Some(tell);
@@ -256,9 +258,9 @@ impl Node {
                         links.swap_remove(at);
                     }
                     if links.len() >= LINKS_MAX {
-                        links.retain(|(_, slot)| !matches!(slot, Slot::Ready(link) if !link.is_usable()));
+                        links.retain(|(_, slot)| !matches!(slot, LinkSlot::Ready(link) if !link.is_usable()));
                     }
-                    links.push((id, Slot::Connecting(pending.clone())));
+                    links.push((id, LinkSlot::Connecting(pending.clone())));
                     pending
                 }
             }
@@ -316,7 +318,7 @@ impl Node {
         };
         if opened.is_err() && self.dial.is_stranger() {
             // It has changed sides, and older connections are to the same server.
-            self.distrust();
+            self.drop_connections();
         }
         if let Ok(link) = &opened {
             let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -336,7 +338,7 @@ impl Node {
         let mut links = self.links.write().unwrap_or_else(PoisonError::into_inner);
         links.retain(|(other, _)| *other != id);
         if let Some(link) = link {
-            links.push((id, Slot::Ready(link.clone())));
+            links.push((id, LinkSlot::Ready(link.clone())));
         }
     }
 
@@ -460,7 +462,7 @@ impl Node {
         }
         let links = self.links.read().unwrap_or_else(PoisonError::into_inner);
         // Calls wait behind it that have not been counted yet.
-        let connecting = links.iter().any(|(_, slot)| matches!(slot, Slot::Connecting(_)));
+        let connecting = links.iter().any(|(_, slot)| matches!(slot, LinkSlot::Connecting(_)));
         drop(links);
         connecting || self.open_links().iter().any(|link| link.is_waiting())
     }
@@ -471,7 +473,7 @@ impl Node {
     }
 
     /// Ends every connection; the next call makes a new one.
-    pub(super) fn distrust(&self) {
+    pub(super) fn drop_connections(&self) {
         self.ack_pool.cut();
         // Dropped without the mutex.
         let _links = std::mem::take(&mut *self.links.write().unwrap_or_else(PoisonError::into_inner));
@@ -483,7 +485,7 @@ impl Node {
     /// Ends every connection for good.
     pub(super) fn close(&self) {
         self.closed.cancel();
-        self.distrust();
+        self.drop_connections();
     }
 }
 

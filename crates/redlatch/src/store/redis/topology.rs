@@ -338,7 +338,7 @@ impl Topology {
     pub(super) fn connect_anew(&self, member: &Member) {
         self.look();
         if member.begins_an_age() {
-            member.node.distrust();
+            member.node.drop_connections();
             self.changed();
         }
     }

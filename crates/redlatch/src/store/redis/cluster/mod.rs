@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use super::{
     Dial,
     changes::Changes,
-    node::Searching,
+    node::SearchCount,
     sharded_hub::{ShardedHub, Ways},
     sharded_link::Way,
     slots::slot_of,
@@ -52,7 +52,7 @@ struct Inner {
     asked_for: ShardedPubSub,
     /// How long a call may look for the right node.
     patience: Duration,
-    searching: Searching,
+    searching: SearchCount,
     name: String,
 }
 
@@ -102,7 +102,7 @@ impl ClusterStore {
         };
         let ears = ShardedHub::start(topology.clone(), ways, background);
         let patience = config.response_timeout;
-        let searching = Searching::default();
+        let searching = SearchCount::default();
         let asked_for = config.sharded;
         let inner = Inner { topology, ears, changes, ways, asked_for, patience, searching, name };
         Ok(ClusterStore { inner: Arc::new(inner) })
@@ -208,12 +208,12 @@ impl Store for ClusterStore {
         })
     }
 
-    fn distrust(&self, key: &[u8]) {
+    fn drop_connections(&self, key: &[u8]) {
         let topology = &self.inner.topology;
         match topology.owner(slot_of(key)) {
-            Some(owner) if topology.is_settled() => owner.node.distrust(),
+            Some(owner) if topology.is_settled() => owner.node.drop_connections(),
             // The answer may have come from another node than the one that has the slot now.
-            _ => topology.everyone().iter().for_each(|member| member.node.distrust()),
+            _ => topology.everyone().iter().for_each(|member| member.node.drop_connections()),
         }
     }
 

@@ -333,7 +333,7 @@ impl Topology {
                         }
                         Judged::Strange => {
                             // Its connections are from before it changed sides, and the next ones will be refused.
-                            member.node.distrust();
+                            member.node.drop_connections();
                             tracing::warn!(error = %known_nodes::stranger(&member.addr), "a server is not believed");
                         }
                     }

@@ -161,7 +161,7 @@ async fn a_call_that_is_right_for_one_reign_is_not_sent_in_the_next_though_it_wa
     let owner = topology.owner(slot).unwrap();
     let call = Call::new(&COUNTER_GET).key(&key).int(0).in_incarnation(store.incarnation(&key));
     is_held.store(true, Ordering::SeqCst);
-    owner.node.distrust();
+    owner.node.drop_connections();
     let answer = tokio::spawn(store.run(call));
     while !is_reached.load(Ordering::SeqCst) {
         tokio::time::sleep(Duration::from_millis(1)).await;

@@ -21,7 +21,7 @@ const TERM: LeaseTerm = LeaseTerm { lease_ms: 30_000, renewed: true };
 struct Rig {
     lanes: Lanes,
     keys: Arc<Keys>,
-    lease: Arc<Lease>,
+    lease: Arc<HeldLease>,
 }
 
 /// A lock that is held in a lane.
@@ -35,8 +35,8 @@ fn rig() -> Rig {
     Rig { lanes, keys, lease }
 }
 
-fn held(keys: &Arc<Keys>) -> Arc<Lease> {
-    Arc::new(Lease::new(
+fn held(keys: &Arc<Keys>) -> Arc<HeldLease> {
+    Arc::new(HeldLease::new(
         keys.clone(),
         Owner::new("c", 1),
         &PLAIN,

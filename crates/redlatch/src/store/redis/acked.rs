@@ -7,6 +7,7 @@
 
 use std::{
     future::Future,
+    net::IpAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU8, Ordering},
@@ -27,7 +28,7 @@ use super::{
     census::{Account, Census, cannot_wait, refused, wait},
     failure::Failure,
     link::Link,
-    listed::{Listed, Listing},
+    listed::{Listed, Listing, Names},
     run::{closed_error, first_try, run_on},
     server_process::ServerProcesses,
 };
@@ -82,14 +83,6 @@ struct Blocked {
     age: u64,
 }
 
-/// Which replicas are to confirm a grant.
-enum Wanted {
-    /// So many of them.
-    Some(u32),
-    /// These, which the master has in sync, and those that may become the next one.
-    All(Account),
-}
-
 /// The right to use one connection alone.
 struct Checkout {
     pool: Arc<AckPool>,
@@ -122,15 +115,8 @@ impl Checkout {
         order.await.ok()
     }
 
-    /// Runs a script, and answers which replicas are to confirm what it has changed.
-    async fn run(
-        &mut self,
-        mode: ScriptMode,
-        call: &Call,
-        after_asking: bool,
-        count: ReplicaCount,
-        census: Census,
-    ) -> Result<(Reply, Result<Wanted, Fault>), Failure> {
+    /// Runs a script whose change replicas are to confirm.
+    async fn run(&mut self, mode: ScriptMode, call: &Call, after_asking: bool) -> Result<Reply, Failure> {
         let link = self.blocked.link.clone();
         // The caller may not have been polled for a while, and nothing has been sent yet.
         if self.pool.closed.is_cancelled() {
@@ -141,29 +127,18 @@ impl Checkout {
             return Err(Fault::NotSent(error).into());
         }
         self.asking = true;
-        let script = run_on(&link, mode, first_try(mode, call), call, after_asking);
-        // How many replicas there are is asked behind each script and not remembered: it is true for this very grant.
-        let (reply, wanted) = match count {
-            ReplicaCount::AtLeast(n) => (script.await, Ok(Wanted::Some(n))),
-            ReplicaCount::All => {
-                let question = census.question();
-                let (reply, counted) = tokio::join!(script, link.ask(&question));
-                (
-                    reply,
-                    counted
-                        .map_err(Fault::from)
-                        .and_then(|reply| Ok(Wanted::All(self.account(census, &reply)?))),
-                )
-            }
-        };
+        let reply = run_on(&link, mode, first_try(mode, call), call, after_asking).await;
         self.asking = false;
-        Ok((reply?, wanted))
+        reply
     }
 
-    /// What the master says, with its replicas by the addresses under which they are reached, as those who list them are heard.
-    fn account(&self, census: Census, reply: &Reply) -> Result<Account, Fault> {
-        let (Account { in_sync, offset }, dial) = (census.read(reply)?, &self.pool.dial);
-        let in_sync = in_sync.into_iter().map(|addr| addr.map(|addr| dial.reachable(addr))).collect();
+    /// Asks the master for its replicas.
+    async fn account(&mut self, census: Census) -> Result<Account, Fault> {
+        let said = self.ask(&census.question()).await.map_err(Fault::from)?;
+        // They are compared with those that others list, by the addresses under which they are reached.
+        let (Account { in_sync, offset }, dial) = (census.read(&said)?, &self.pool.dial);
+        let reachable = |names: Names| names.into_iter().map(|addr| dial.reachable(addr)).collect();
+        let in_sync = in_sync.into_iter().map(reachable).collect();
         Ok(Account { in_sync, offset })
     }
 
@@ -260,9 +235,8 @@ async fn attend(pool: Arc<AckPool>, count: ReplicaCount, mut tell: oneshot::Send
     let Some(Order { mode, call, after_asking, listing, mut answer }) = checkout.next(order).await else {
         return;
     };
-    let ran = unless_gone(&mut answer, checkout.run(mode, &call, after_asking, count, census)).await;
-    let (reply, wanted) = match ran {
-        Some(Ok(ran)) => ran,
+    let reply = match unless_gone(&mut answer, checkout.run(mode, &call, after_asking)).await {
+        Some(Ok(reply)) => reply,
         Some(Err(failure)) => {
             drop(checkout);
             return drop(answer.send(Err(failure)));
@@ -275,11 +249,9 @@ async fn attend(pool: Arc<AckPool>, count: ReplicaCount, mut tell: oneshot::Send
     }
     let Some(Question { within, mut answer }) = checkout.next(question).await else { return };
     let confirmed = async {
-        match wanted? {
-            Wanted::Some(count) => checkout.confirm(count, within).await,
-            Wanted::All(account) => {
-                checkout.confirm_by_all(account, census, listing.as_deref(), within).await
-            }
+        match count {
+            ReplicaCount::AtLeast(count) => checkout.confirm(count, within).await,
+            ReplicaCount::All => checkout.confirm_by_all(census, listing.as_deref(), within).await,
         }
     };
     let Some(confirmed) = unless_gone(&mut answer, confirmed).await else { return };
@@ -439,24 +411,24 @@ impl AckPool {
 }
 
 impl Checkout {
-    /// Asks all replicas of either account for what was last done on this connection. `account`: what the master said right behind it.
+    /// Asks all replicas of either account for what was last done on this connection. The master is asked for its own behind each grant, and they are not
+    /// remembered.
     async fn confirm_by_all(
         &mut self,
-        account: Account,
         census: Census,
         listing: Option<&dyn Listing>,
         within: Duration,
     ) -> Result<Replicas, Fault> {
         let end = Instant::now() + within;
         let left = || end.saturating_duration_since(Instant::now());
-        let (granted, mut in_sync) = (account.offset, account.in_sync);
+        let Account { mut in_sync, offset: granted } = self.account(census).await?;
         let mut confirmed = Replicas::new(0, 0);
         loop {
             let listed = match listing {
                 Some(listing) => listing.listed(left()).await,
                 None => None,
             };
-            let wanted = listed.unwrap_or(Listed::Count(0)).all(&in_sync);
+            let wanted = listed.unwrap_or(Listed::Count(0)).all(&in_sync, look_up, left() / 2).await;
             if wanted <= confirmed.acknowledged {
                 confirmed.wanted = wanted;
                 break;
@@ -466,8 +438,7 @@ impl Checkout {
                 return Ok(confirmed);
             }
             // Any may have confirmed: one that has come meanwhile stands in for none that the master has lost meanwhile.
-            let said = self.ask(&census.question()).await.map_err(Fault::from)?;
-            in_sync = self.account(census, &said)?.in_sync;
+            in_sync = self.account(census).await?.in_sync;
         }
         let lacking = match listing {
             Some(listing) => listing.lacking(granted, left()).await,
@@ -496,6 +467,13 @@ impl Checkout {
             Err(Failure::Fault(fault)) => Err(fault),
         }
     }
+}
+
+/// The addresses that a name stands for here; none if it is unknown.
+async fn look_up(host: String) -> Vec<IpAddr> {
+    // The port is of no interest.
+    let found = tokio::net::lookup_host((host, 0)).await;
+    found.map(|found| found.map(|found| found.ip()).collect()).unwrap_or_default()
 }
 
 /// Closes what has not been used for a while, until nothing is left.

@@ -2,7 +2,11 @@
 
 use redis::Cmd;
 
-use super::{failure::Failure, listed::InSync, role};
+use super::{
+    failure::Failure,
+    listed::{InSync, Names},
+    role,
+};
 use crate::{
     config::addr::Addr,
     error::{Error, ErrorKind},
@@ -54,7 +58,9 @@ impl Census {
         let account = match self {
             Census::Role => match reply.array() {
                 Some([role, offset, replicas, ..]) if role.bytes() == Some(b"master") => {
-                    let in_sync = replicas.array().map(|replicas| replicas.iter().map(of_role).collect());
+                    let in_sync = replicas.array().map(|replicas| {
+                        replicas.iter().map(|replica| of_role(replica).into_iter().collect()).collect()
+                    });
                     let offset = offset.int().and_then(|offset| u64::try_from(offset).ok());
                     in_sync.map(|in_sync| (in_sync, offset))
                 }
@@ -87,7 +93,7 @@ fn of_role(replica: &Reply) -> Option<Addr> {
 }
 
 /// The address of a replica in sync that a line of `INFO replication` tells of: `slave0:ip=…,port=…,state=online,…`.
-fn of_info(line: &str) -> Option<Option<Addr>> {
+fn of_info(line: &str) -> Option<Names> {
     let (head, fields) = line.trim().split_once(':')?;
     let number =
         head.strip_prefix("slave").is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
@@ -96,7 +102,7 @@ fn of_info(line: &str) -> Option<Option<Addr>> {
     }
     let field = |name: &str| fields.split(',').find_map(|field| field.strip_prefix(name)?.strip_prefix('='));
     let addr = || Some(Addr::Tcp { host: field("ip")?.to_owned(), port: field("port")?.parse().ok()? });
-    Some(addr())
+    Some(addr().into_iter().collect())
 }
 
 fn demoted() -> Fault {
@@ -158,10 +164,10 @@ mod tests {
     fn replicas_in_sync_are_counted_from_either_answer() {
         let replica = Reply::Array(vec![text("127.0.0.1"), text("7001"), text("42")]);
         let role = |replicas| Reply::Array(vec![text("master"), Reply::Int(42), Reply::Array(replicas)]);
-        let addr = |host: &str, port| Some(Addr::Tcp { host: host.into(), port });
+        let addr = |host: &str, port| vec![Addr::Tcp { host: host.into(), port }];
         let read = Census::Role.read(&role(vec![replica, Reply::Nil])).unwrap();
-        assert_eq!(read, Account { in_sync: vec![addr("127.0.0.1", 7001), None], offset: 42 });
-        assert_eq!(Census::Role.read(&role(vec![])).unwrap().in_sync, []);
+        assert_eq!(read, Account { in_sync: vec![addr("127.0.0.1", 7001), Vec::new()], offset: 42 });
+        assert!(Census::Role.read(&role(vec![])).unwrap().in_sync.is_empty());
         let slave =
             Reply::Array(vec![text("slave"), text("h"), Reply::Int(1), text("connected"), Reply::Int(1)]);
         assert_eq!(Census::Role.read(&slave).unwrap_err().error().kind(), ErrorKind::ReadOnly);

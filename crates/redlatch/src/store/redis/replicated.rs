@@ -214,7 +214,9 @@ impl Replicated {
     /// matter by which way it copies, nor what its master calls it. A server that goes by several names counts once, and one that does not
     /// say who it is counts not at all. Another master lacks it, because it copies no more and may be granting the
     /// same, until one of the two is followed. For the same reason one that says nothing counts for a while: it may have become one.
-    async fn lack(&self, master: &Addr, offset: u64, limit: Duration) -> u32 {
+    ///
+    /// `have`: the processes that have it, as they have said in this call or an earlier one.
+    async fn lack(&self, master: &Addr, offset: u64, have: &mut SeededSet<String>, limit: Duration) -> u32 {
         let (mut copies, mut promoted, mut mute) = (Vec::new(), Vec::new(), Vec::new());
         let mut ours = None;
         let ask = async |server: Arc<Asked>| who(&server.node).await;
@@ -257,8 +259,8 @@ impl Replicated {
             let ours = ours.as_ref().map(|ours| &ours.id).filter(|id| !id.is_empty());
             ours == Some(&who.data.id) && who.offset.is_some_and(|its| its >= offset)
         };
-        let (have, lack): (Vec<_>, Vec<_>) = copies.into_iter().partition(has_it);
-        let have: SeededSet<String> = have.into_iter().filter_map(|who| who.data.run).collect();
+        let (having, lack): (Vec<_>, Vec<_>) = copies.into_iter().partition(has_it);
+        have.extend(having.into_iter().filter_map(|who| who.data.run));
         let mut lacking: SeededSet<String> = lack.into_iter().filter_map(|who| who.data.run).collect();
         lacking.extend(promoted.into_iter().filter_map(|other| other.run));
         lacking.extend(mute.iter().filter_map(|server| server.silent_replica()));
@@ -269,8 +271,10 @@ impl Replicated {
     /// As [`lack`](Self::lack), until it is none, or the time is over.
     async fn lack_at_last(&self, master: &Addr, offset: u64, limit: Duration) -> u32 {
         let (end, mut pause) = (Instant::now() + limit, QUESTION_PAUSE_MIN);
+        let mut have = SeededSet::default();
         loop {
-            let lacking = self.lack(master, offset, end.saturating_duration_since(Instant::now())).await;
+            let left = end.saturating_duration_since(Instant::now());
+            let lacking = self.lack(master, offset, &mut have, left).await;
             if lacking == 0 || Instant::now() + pause >= end {
                 return lacking;
             }

@@ -5,6 +5,7 @@ use std::{future::IntoFuture, time::Duration};
 
 use redlatch::{Client, ErrorKind, Lock, ReplicaAck, Replicas, Unlocked};
 use redlatch_testkit::{
+    net::ReservedPort,
     server::RedisServer,
     topology::{MasterReplica, RedisCluster, SentinelSet},
 };
@@ -173,6 +174,26 @@ async fn a_replica_that_is_hidden_from_sentinels_does_not_stand_in_for_one_that_
     all_are(&lock, 2).await;
 }
 
+/// Sentinels list the address of a name that a replica announces. The master tells the name, and all were never met when another replica announced nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_announces_a_name_is_the_one_that_sentinels_list_by_address() {
+    let set = SentinelSet::start().unwrap();
+    let client = Client::connect(&set.url()).await.unwrap();
+    let lock = client.lock("n");
+    let (master, replica) = (set.master().unwrap(), set.replicas().unwrap()[0]);
+    all_are(&lock, 2).await;
+    for sentinel in set.sentinels() {
+        sentinel.cmd(&["SENTINEL", "CONFIG", "SET", "resolve-hostnames", "yes"]).unwrap();
+    }
+    set.node(replica).cmd(&["CONFIG", "SET", "replica-announce-ip", "localhost"]).unwrap();
+    set.node(master).cmd(&["CLIENT", "KILL", "TYPE", "replica"]).unwrap();
+    let told = || format!("{:?}", set.node(master).cmd(&["ROLE"]).unwrap());
+    soon("the name", async { while !told().contains("localhost") {} }).await;
+    all_are(&lock, 2).await;
+    tokio::task::block_in_place(|| set.block_replication(replica).unwrap());
+    falls_short(&lock, set.node(master), 1).await;
+}
+
 /// The same of a replica that the URL does not name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_the_url_does_not_name_does_not_stand_in_for_one_that_is_cut_off() {
@@ -238,4 +259,23 @@ async fn a_replica_of_a_replica_is_to_have_the_grant_itself() {
         guard.unlock().await.unwrap();
     })
     .await;
+}
+
+/// How far the master was with a grant was asked behind the first try, which the server had refused because it did not know the script.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_lacks_a_grant_is_missing_though_the_server_had_to_be_sent_the_script() {
+    let set = MasterReplica::start().unwrap();
+    let master = set.master().unwrap();
+    let [near, far] = [1, 2].map(|on| (master + on) % 3);
+    let client = Client::connect(&set.url()).await.unwrap();
+    let lock = client.lock("n");
+    all_are(&lock, 2).await;
+    let port = set.node(near).port().to_string();
+    set.node(far).cmd(&["REPLICAOF", "127.0.0.1", &port]).unwrap();
+    all_are(&lock, 1).await;
+    // It answers, has the same history, and gets nothing any more.
+    let nowhere = ReservedPort::new(0).unwrap();
+    set.node(far).cmd(&["REPLICAOF", "127.0.0.1", &nowhere.port().to_string()]).unwrap();
+    set.node(master).cmd(&["SCRIPT", "FLUSH"]).unwrap();
+    assert_eq!(all(&lock).await, (1, 2));
 }

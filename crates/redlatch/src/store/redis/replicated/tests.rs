@@ -88,7 +88,7 @@ impl Set {
 
     /// How many lack a grant of that one when they are asked once.
     async fn lack(&self, master: usize) -> u32 {
-        self.finder.lack(&self.nodes.addrs[master], GRANT, LIMIT).await
+        self.finder.lack(&self.nodes.addrs[master], GRANT, &mut SeededSet::default(), LIMIT).await
     }
 }
 
@@ -149,6 +149,12 @@ async fn a_replica_says_itself_whether_it_has_a_grant() {
         set.say(2, |says| says.offset = GRANT + 1);
     });
     assert_eq!(lacking, 0);
+    // One that has said so is not asked for it again, and not missed when it says nothing any more.
+    let mut have = SeededSet::default();
+    assert_eq!(set.finder.lack(master, GRANT, &mut have, LIMIT).await, 0);
+    set.say(2, |says| says.after = None);
+    assert_eq!(set.finder.lack(master, GRANT, &mut have, LIMIT).await, 0);
+    assert_eq!(set.lack(0).await, 1);
 }
 
 /// A replica that was started anew and promoted at once is another process than the one that was the replica. It counted as nothing, and all of the others had

@@ -5,6 +5,7 @@
 //! answers (`succession.rs`). Sentinels of another set, which may have got the addresses of ours, are not believed (`known_nodes.rs`).
 
 mod read;
+mod replicas;
 mod votes;
 
 use std::{
@@ -22,7 +23,7 @@ use tokio::{runtime::Handle, time};
 #[cfg(any(test, fuzzing))]
 pub(super) use self::read::reads;
 use self::{
-    read::{address, field, promised_master, replicas_of, text},
+    read::{address, field, promised_master, text},
     votes::{count, ids, of_one_set, one_vote_each},
 };
 use super::{
@@ -31,7 +32,6 @@ use super::{
     finder::{Finder, Findings, Found, FoundReplicas, Look, Pace, Source, Worth, hear},
     hub::Hub,
     known_nodes::KnownNodes,
-    listed::{Listed, Names},
     node::{InterruptionHooks, Node},
     succession::{Claim, Memory, Right, Said},
 };
@@ -268,36 +268,6 @@ impl SentinelSet {
         since.get_or_insert_with(time::Instant::now).elapsed() >= REPLACED_TIME
     }
 
-    /// The replicas that sentinels list which agree on the master: what one of them does not see, another may promote.
-    async fn replicas_of(&self, master: &Addr, limit: Duration) -> Option<Listed> {
-        let (name, of) = (self.master.clone(), master.clone());
-        let ask = move |sentinel: Arc<Sentinel>| {
-            let (name, of) = (name.clone(), of.clone());
-            async move { sentinel.replicas_of(&name, &of).await.ok_or(()) }
-        };
-        let mut listed: Option<Vec<(Option<String>, Names)>> = None;
-        let late = |_: &Sentinel, _: &_| false;
-        hear(&self.list(), limit, self.look.get(), ask, late, |_, replicas| match replicas {
-            Ok(replicas) => {
-                let all = listed.get_or_insert_default();
-                for (run, addr) in replicas {
-                    // One process may be listed under several addresses.
-                    let is_it = |known: &&mut (Option<String>, Names)| {
-                        known.1.contains(&addr) || (run.is_some() && known.0 == run)
-                    };
-                    match all.iter_mut().find(is_it) {
-                        Some((_, names)) => names.push(addr),
-                        None => all.push((run, vec![addr])),
-                    }
-                }
-                Worth::Enough
-            }
-            Err(()) => Worth::Nothing,
-        })
-        .await;
-        listed.map(|listed| Listed::Servers(listed.into_iter().map(|(_, names)| names).collect()))
-    }
-
     /// Takes in sentinels that others know, and forgets those that nobody knows any more.
     fn learn(&self, known: &[Knowledge]) {
         let others = || known.iter().flat_map(|knowledge| &knowledge.others);
@@ -466,16 +436,6 @@ impl Sentinel {
     }
 
     /// The replicas that it would choose from; `None` if it does not say, or does not know this master.
-    async fn replicas_of(&self, name: &str, master: &Addr) -> Option<Vec<(Option<String>, Addr)>> {
-        let link = self.node.link().await.ok()?;
-        let (addr, replicas) = (sentinel(&["GET-MASTER-ADDR-BY-NAME", name]), sentinel(&["REPLICAS", name]));
-        let (addr, replicas) = tokio::join!(link.ask(&addr), link.ask(&replicas));
-        let (addr, replicas) = (addr.ok()?, replicas.ok()?);
-        let [host, port] = addr.array()? else { return None };
-        let reachable = |announced| self.node.dial().reachable(announced);
-        replicas_of(master, &reachable(address(host, port)?), replicas.array()?, reachable)
-    }
-
     async fn ask(&self, name: &str) -> Result<Knowledge, Silence> {
         let reachable = |announced| self.node.dial().reachable(announced);
         let link = self.node.link().await.map_err(|fault| Silence::Error(fault.into_error()))?;

@@ -33,6 +33,7 @@ use crate::{
     panic_safe::panic_safe,
     randomness::SeededMap,
 };
+use age::Age;
 use pictures::{Contradiction, SCAN_TIMEOUT};
 use replicas::Replicas;
 
@@ -42,8 +43,6 @@ const SCAN_PAUSE_MIN: Duration = Duration::from_millis(100);
 const LOOKED_TIME_MAX: Duration = Duration::from_secs(10);
 /// The shortest time between two calls to holders to look after their locks.
 const RING_PAUSE: Duration = Duration::from_secs(1);
-/// For how long a new connection is believed to lead to where its address does, whatever others say.
-const AGE_TIME_MIN: Duration = Duration::from_millis(100);
 
 /// A server of the cluster.
 pub(super) struct Member {
@@ -52,25 +51,13 @@ pub(super) struct Member {
     pub(super) node: Arc<Node>,
     /// What its data come from, as it said last.
     history: Mutex<Option<String>>,
-    /// How often its address has come to lead elsewhere than connections of before do, and when that was told last.
-    age: Mutex<(u64, Option<Instant>)>,
+    age: Mutex<Age>,
 }
 
 impl Member {
     /// Connections of an earlier age lead elsewhere than its address does.
     pub(super) fn age(&self) -> u64 {
-        self.age.lock().unwrap_or_else(PoisonError::into_inner).0
-    }
-
-    fn begins_an_age(&self) -> bool {
-        let mut age = self.age.lock().unwrap_or_else(PoisonError::into_inner);
-        let (count, told) = &mut *age;
-        // Answers over the connections of before are still to come.
-        if told.is_some_and(|told| told.elapsed() < AGE_TIME_MIN) {
-            return false;
-        }
-        (*count, *told) = (*count + 1, Some(Instant::now()));
-        true
+        self.age.lock().unwrap_or_else(PoisonError::into_inner).count()
     }
 }
 
@@ -337,7 +324,7 @@ impl Topology {
     /// A node has sent on to the address at which it was asked. All connections to that address are made anew, those that listen as well.
     pub(super) fn connect_anew(&self, member: &Member) {
         self.look();
-        if member.begins_an_age() {
+        if member.age.lock().unwrap_or_else(PoisonError::into_inner).ends(Instant::now()) {
             member.node.drop_connections();
             self.changed();
         }
@@ -548,6 +535,7 @@ impl Drop for Ended<'_> {
     }
 }
 
+mod age;
 mod histories;
 mod pictures;
 mod replicas;

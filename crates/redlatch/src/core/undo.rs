@@ -129,12 +129,9 @@ impl Core {
             let undoing =
                 self.undo_until_answered(request, owner, What::Everything, over_ms, block, &mut unanswered);
             match undoing.await {
-                Undone::Found => {
-                    tracing::debug!(lock = %request.keys.name, "a grant that no task waited for was released");
-                    return !unanswered;
-                }
-                Undone::Nothing if fate == RequestFate::MayArriveLater => {}
-                Undone::Nothing => return !unanswered,
+                Undone::Found | Undone::Nothing if fate != RequestFate::MayArriveLater => return !unanswered,
+                // What was found may be of the one request, and another one that went missing is still to come.
+                Undone::Found | Undone::Nothing => {}
                 Undone::Shared => break,
                 Undone::Unknown => return false,
             }
@@ -172,15 +169,19 @@ impl Core {
                 tokio::time::sleep(Duration::from_millis(*look_ms)).await;
                 // An attempt that asks takes the place over, and looks after it itself.
                 let Ok(block) = core.owners.block_if_idle(&request.keys, &owner) else { continue };
-                let publish = core.store.publish_command();
-                let lease_ms = request.lease_term.lease_ms;
-                let call = request.recipe.release_one(&request.keys, &owner, publish, HOLDS_STAY, lease_ms);
-                if let Err(fault) = core.run_checked(call, owner.number(), true).await {
-                    tracing::debug!(lock = %request.keys.name, error = %fault.into_error(), "a late place was not looked for");
-                }
+                core.remove_place(&request, &owner).await;
                 drop(block);
             }
         });
+    }
+
+    /// Removes an owner's place in a queue on the server, and none of its holds.
+    async fn remove_place(self: &Arc<Self>, request: &Request, owner: &Owner) {
+        let (publish, lease_ms) = (self.store.publish_command(), request.lease_term.lease_ms);
+        let call = request.recipe.release_one(&request.keys, owner, publish, HOLDS_STAY, lease_ms);
+        if let Err(fault) = self.run_checked(call, owner.number(), true).await {
+            tracing::debug!(lock = %request.keys.name, error = %fault.into_error(), "a late place was not looked for");
+        }
     }
 
     /// As long as a writer's guard can hand its owner out, what removes a read hold could meet the one that another process enters. So it
@@ -322,23 +323,26 @@ impl Core {
                     return core.undo_when_let_go(&Arc::new(request), &lease.owner, over_ms);
                 }
                 if lease.owner.is_multi_process() {
-                    return;
+                    // What it holds may be another process's. A place in a queue is nobody's while nobody asks.
+                    if lease.recipe.lane_policy() == LanePolicy::QueuesAtServer {
+                        core.remove_place(&request, &lease.owner).await;
+                    }
+                    continue;
                 }
                 if core.has_lease(&lease.keys, &lease.owner) {
                     continue;
                 }
                 let (over_ms, mut unanswered) = (core.now_ms() + *look_ms, false);
-                let undoing = core.undo_until_answered(
+                // What it finds may be of one request, and another one that went missing is still to come.
+                core.undo_until_answered(
                     &request,
                     &lease.owner,
                     What::Everything,
                     over_ms,
                     &block,
                     &mut unanswered,
-                );
-                if undoing.await == Undone::Found {
-                    return;
-                }
+                )
+                .await;
             }
         });
     }

@@ -1,5 +1,6 @@
 //! Faults on a single node, each named after its row of the fault table: what must hold when things break.
 
+mod late;
 mod network;
 mod process;
 mod refused;

@@ -1,0 +1,105 @@
+//! Requests of an acquire that are taken for lost, and arrive when their repeats have been granted.
+
+use std::{pin::Pin, time::Duration};
+
+use redlatch::{Client, Lease, Unlocked, Wait};
+use redlatch_testkit::proxy::{Action, Gate, Match};
+
+use super::{Rig, rig};
+use crate::fixture::{SOON, ms, soon};
+
+impl Rig {
+    /// The arguments of the first script with this key that was sent and never arrived.
+    async fn sent(&self, name: &str, count: usize) -> Vec<Vec<u8>> {
+        let of_name = |args: &Vec<Vec<u8>>| args.iter().any(|arg| arg == name.as_bytes());
+        let mut first = None;
+        let asked = self.proxy.wait_for(SOON, |log| {
+            let mut sent = log.requests().map(|request| &request.args).filter(|args| of_name(args));
+            first = sent.next().cloned();
+            sent.count() + 1 >= count
+        });
+        asked.await.unwrap();
+        first.unwrap()
+    }
+
+    /// The request arrives after all.
+    fn arrives(&self, args: &[Vec<u8>]) {
+        self.server.cmd(args).unwrap();
+    }
+
+    fn exists(&self, key: &str) -> bool {
+        self.server.cmd(&["EXISTS", key]).unwrap() == redis::Value::Int(1)
+    }
+}
+
+async fn until(what: &str, is_met: impl Fn() -> bool) {
+    soon(what, async {
+        while !is_met() {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await;
+}
+
+/// What the repeat had been granted was found and given back, and nobody looked for the request that it repeated: the lock was held by nobody for its whole
+/// lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_request_of_an_acquire_that_was_given_up_is_looked_for() {
+    type Acquires = fn(Client, String) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+    const HOUR: Lease = Lease::Fixed(Duration::from_secs(3_600));
+    let kinds: [(&str, Acquires); 4] = [
+        ("plain", |client, name| {
+            Box::pin(async move { drop(client.lock(name).acquire().wait(Wait::Forever).lease(HOUR).await) })
+        }),
+        ("fair", |client, name| {
+            Box::pin(
+                async move { drop(client.fair_lock(name).acquire().wait(Wait::Forever).lease(HOUR).await) },
+            )
+        }),
+        ("read", |client, name| {
+            let lock = client.read_write_lock(name);
+            Box::pin(async move { drop(lock.read().acquire().wait(Wait::Forever).lease(HOUR).await) })
+        }),
+        ("write", |client, name| {
+            let lock = client.read_write_lock(name);
+            Box::pin(async move { drop(lock.write().acquire().wait(Wait::Forever).lease(HOUR).await) })
+        }),
+    ];
+    let rig = rig(ms(30_000)).await;
+    for (n, (name, acquires)) in kinds.into_iter().enumerate() {
+        // The server knows the script.
+        soon("a grant", acquires(rig.client.clone(), format!("known-{n}"))).await;
+        let gate = Gate::new();
+        rig.proxy.rule(Match::script().key_contains(name).nth(1), Action::CloseBeforeRequest);
+        rig.proxy
+            .rule(Match::script().key_contains(name).nth(2), Action::HoldReplyUntilReleased(gate.clone()));
+        let acquiring = tokio::spawn(acquires(rig.client.clone(), name.into()));
+        let first = rig.sent(name, 2).await;
+        until("the grant of the repeat", || rig.exists(name)).await;
+        acquiring.abort();
+        gate.release();
+        until("the grant is given back", || !rig.exists(name)).await;
+        rig.arrives(&first);
+        assert!(rig.exists(name), "{name}: a request that is late is granted what is free");
+        until("what came late is given back", || !rig.exists(name)).await;
+        rig.proxy.clear_rules();
+    }
+}
+
+/// It was looked for only when the acquire had ended without a grant.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_place_in_a_fair_queue_that_comes_late_is_removed_though_its_owner_was_written_out() {
+    let rig = rig(ms(30_000)).await;
+    soon("a grant", rig.client.fair_lock("warm").lock()).await.unwrap().unlock().await.unwrap();
+    rig.proxy.rule(Match::script().key_contains("n").nth(1), Action::CloseBeforeRequest);
+    let guard = soon("the grant", rig.client.fair_lock("n").lock()).await.unwrap();
+    let first = rig.sent("n", 2).await;
+    guard.owner().to_text();
+    assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
+    let holder = rig.direct.fair_lock("n").lock().await.unwrap();
+    rig.arrives(&first);
+    let queue = "redisson_lock_queue:{n}";
+    assert!(rig.exists(queue), "it stands in line");
+    until("the place is given up", || !rig.exists(queue)).await;
+    assert_eq!(holder.unlock().await.unwrap(), Unlocked::Released);
+}

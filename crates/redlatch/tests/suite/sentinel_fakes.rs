@@ -302,6 +302,24 @@ async fn a_promised_master_that_ends_is_left_for_the_one_that_most_sentinels_nam
     soon("a grant", client.lock("n").lock()).await.unwrap().unlock().await.unwrap();
 }
 
+/// Only `ROLE` was asked: a promised master whose account may not use that looked silent, and was left for its predecessor.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_promised_master_that_may_not_tell_its_role_by_the_one_command_tells_it_by_the_other() {
+    let (old, chosen) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    for server in [&old, &chosen] {
+        server.cmd(&["ACL", "SETUSER", "default", "-role"]).unwrap();
+    }
+    let sentinels = [0; 3].map(|_| FakeSentinel::start(old.port()));
+    let [first, second, third] = &sentinels;
+    let client = Client::connect(&url(&[first, second, third])).await.unwrap();
+    first.say(|says| says.promotes = Some(chosen.port()));
+    until("the promise", || uses(&client, chosen.port())).await;
+    for _ in 0..10 {
+        three_looks(second).await;
+        assert!(uses(&client, chosen.port()), "it is still the master");
+    }
+}
+
 /// How many questions three looks ask of one sentinel.
 const THREE_LOOKS: u64 = 3 * 4;
 

@@ -35,6 +35,7 @@ use super::{
     node::{InterruptionHooks, Node, SearchCount},
     replicated::Replicated,
     role::{self, Role},
+    role_of::role_of,
     sentinel::SentinelSet,
     server_process,
     succession::{Claim, Said, Verdict},
@@ -309,12 +310,11 @@ impl Shared {
             return;
         }
         let node = self.master();
-        let asked = timeout(limit, node.send(&role::question(role::QUESTIONS[0]))).await;
-        let (answers, is_replica) = match asked {
-            Ok(Ok(answer)) => (true, role::of(&answer) == Some(Role::Replica)),
+        let (answers, is_replica) = match timeout(limit, role_of(&node)).await {
+            Ok(Ok(role)) => (true, role == Role::Replica),
             // A new connection is refused by the first look at it.
-            Ok(Err(failure)) => {
-                let is_replica = Fault::from(failure).into_error().kind() == ErrorKind::ReadOnly;
+            Ok(Err(error)) => {
+                let is_replica = error.kind() == ErrorKind::ReadOnly;
                 (is_replica, is_replica)
             }
             Err(_) => (false, false),

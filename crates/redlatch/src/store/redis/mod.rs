@@ -28,6 +28,7 @@ mod password;
 mod redirect;
 mod replicated;
 mod role;
+mod role_of;
 mod run;
 mod sentinel;
 mod server_process;

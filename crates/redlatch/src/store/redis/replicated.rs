@@ -19,8 +19,9 @@ use super::{
     finder::{Finder, Findings, Found, FoundLacking, Look, Pace, Source, Worth, hear},
     node::{InterruptionHooks, Node},
     role::{self, Role},
+    role_of::role_of,
     server_process,
-    succession::{Claim, History, Memory, Replica, Right, Said},
+    succession::{Claim, History, Memory, Replica, Right, Said, Voice},
 };
 use crate::{
     config::{
@@ -141,7 +142,7 @@ impl Replicated {
         let (mut masters, mut replicas) = (Vec::new(), Vec::new());
         let (mut errors, mut failed) = (Vec::new(), Vec::new());
         let ask = async |server: Arc<Asked>| {
-            let (role, history) = tokio::join!(ask(&server.node), history(&server.node));
+            let (role, history) = tokio::join!(role_of(&server.node), history(&server.node));
             let (history, is_in_sync) =
                 history.map_or((None, true), |(history, in_sync)| (Some(history), in_sync));
             Ok::<_, Error>((role?, history, is_in_sync))
@@ -165,7 +166,12 @@ impl Replicated {
                         self.is_master(run);
                     }
                     let right = Right::Own { history };
-                    masters.push(Claim { addr: addr.clone(), right, by: addr.clone(), amid: false });
+                    masters.push(Claim {
+                        addr: addr.clone(),
+                        right,
+                        by: Voice::at(addr.clone()),
+                        amid: false,
+                    });
                 }
                 Ok((Role::Replica, history, is_in_sync)) => {
                     let (copied, run) =
@@ -288,7 +294,7 @@ impl Replicated {
         let limit = self.connect_timeout;
         let asks = self.servers.iter().map(|server| async move {
             let addr = server.node.dial().addr();
-            let role = timeout(limit, ask(&server.node)).await;
+            let role = timeout(limit, role_of(&server.node)).await;
             let (severity, text) = match &role {
                 Ok(Ok(Role::Master { replicas })) => {
                     (Severity::Good, format!("{addr} is a master with {replicas} replicas"))
@@ -315,28 +321,6 @@ impl Replicated {
     }
 }
 
-async fn ask(node: &Arc<Node>) -> Result<Role, Error> {
-    let mut refused = None;
-    for question in role::QUESTIONS {
-        match node.send(&role::question(question)).await.map_err(Fault::from) {
-            Ok(answer) => {
-                if let Some(role) = role::of(&answer) {
-                    return Ok(role);
-                }
-            }
-            Err(Fault::Server(error)) => refused = Some(error),
-            Err(fault) => return Err(fault.into_error()),
-        }
-    }
-    Err(match refused {
-        Some(error) if error.kind() == ErrorKind::Permission => {
-            error.remedy("give the account the right to role, or to info")
-        }
-        Some(error) => error,
-        None => Error::new(ErrorKind::Protocol, "the server does not say whether it is a master"),
-    })
-}
-
 /// Where a server's data come from, if the account may ask for that.
 async fn history(node: &Arc<Node>) -> Option<(History, bool)> {
     let (data, process) = (role::question(role::QUESTIONS[1]), role::question(&server_process::QUESTION));
@@ -357,7 +341,7 @@ struct Who {
 
 async fn who(node: &Arc<Node>) -> Result<Who, Error> {
     let (data, process) = (role::question(role::QUESTIONS[1]), role::question(&server_process::QUESTION));
-    let (role, data, process) = tokio::join!(ask(node), node.send(&data), node.send(&process));
+    let (role, data, process) = tokio::join!(role_of(node), node.send(&data), node.send(&process));
     let process = process.map_err(|failure| Fault::from(failure).into_error())?;
     let nameless = || Error::new(ErrorKind::Protocol, "the server does not say which process it is");
     let run = Some(server_process::process(&process).ok_or_else(nameless)?.into());

@@ -33,7 +33,7 @@ use super::{
     hub::Hub,
     known_nodes::KnownNodes,
     node::{InterruptionHooks, Node},
-    succession::{Claim, Memory, Right, Said},
+    succession::{Claim, Memory, Right, Said, Voice},
 };
 use crate::{
     config::{
@@ -191,7 +191,7 @@ impl SentinelSet {
         for sentinel in &asked {
             let answered = !mute.iter().any(|mute| Arc::ptr_eq(mute, sentinel));
             sentinel.pace.note(answered, &sentinel.node, self.config.response_timeout);
-            let is_heard = known.iter().any(|one: &Knowledge| one.claim.by == sentinel.addr);
+            let is_heard = known.iter().any(|one: &Knowledge| one.claim.by.addr == sentinel.addr);
             sentinel.is_heard.store(is_heard, Ordering::Relaxed);
         }
         one_vote_each(&mut known);
@@ -247,7 +247,7 @@ impl SentinelSet {
                 }
             };
             if !is_ours {
-                tracing::warn!(sentinel = %one.claim.by, "a sentinel of another set is not believed");
+                tracing::warn!(sentinel = %one.claim.by.addr, "a sentinel of another set is not believed");
             }
             is_ours
         });
@@ -483,7 +483,7 @@ impl Sentinel {
         let (addr, right) = promised
             .map_or((master, Right::Epoch(epoch)), |promised| (promised, Right::Promise { after: epoch }));
         Ok(Knowledge {
-            claim: Claim { addr, right, by: self.addr.clone(), amid },
+            claim: Claim { addr, right, by: Voice { addr: self.addr.clone(), id: id.clone() }, amid },
             id,
             others: others.collect(),
             quorum: number("quorum"),

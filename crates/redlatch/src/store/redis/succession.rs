@@ -48,10 +48,31 @@ pub(super) struct History {
 pub(super) struct Claim {
     pub(super) addr: Addr,
     pub(super) right: Right,
-    /// Who says so.
-    pub(super) by: Addr,
+    pub(super) by: Voice,
     /// That sentinel leads a change just now.
     pub(super) amid: bool,
+}
+
+/// One that makes claims.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Voice {
+    pub(super) addr: Addr,
+    /// The id of a sentinel, as far as it may be asked. One address may lead to several, and one of them be heard at two.
+    pub(super) id: Option<String>,
+}
+
+impl Voice {
+    /// Of a server, which is known by its address alone.
+    pub(super) fn at(addr: Addr) -> Voice {
+        Voice { addr, id: None }
+    }
+
+    fn is(&self, other: &Voice) -> bool {
+        match (&self.id, &other.id) {
+            (Some(id), Some(other)) => id == other,
+            _ => self.addr == other.addr,
+        }
+    }
 }
 
 impl Claim {
@@ -156,7 +177,7 @@ impl Memory {
             let verdict = self.judge_sentinels(said, doubt, now);
             self.has_spread |= self.present.as_ref().is_some_and(|present| {
                 let names_it = |claim: &Claim| claim.addr == present.addr && claim.rank() >= present.rank();
-                said.claims.iter().any(|claim| claim.by != present.by && names_it(claim))
+                said.claims.iter().any(|claim| !claim.by.is(&present.by) && names_it(claim))
             });
             verdict
         }
@@ -173,7 +194,7 @@ impl Memory {
             && said
                 .claims
                 .iter()
-                .any(|claim| claim.by == present.by && !claim.amid && claim.rank() < (after, true))
+                .any(|claim| claim.by.is(&present.by) && !claim.amid && claim.rank() < (after, true))
         {
             // Who has promised it says something else now.
             present.right = Right::Epoch(after - 1);
@@ -218,7 +239,7 @@ impl Memory {
     pub(super) fn is_abandoned(&self, said: &Said) -> bool {
         self.present.as_ref().is_some_and(|present| {
             let is_alone = present.is_promise() || !self.has_spread;
-            is_alone && !said.claims.is_empty() && !said.claims.iter().any(|claim| claim.by == present.by)
+            is_alone && !said.claims.is_empty() && !said.claims.iter().any(|claim| claim.by.is(&present.by))
         })
     }
 

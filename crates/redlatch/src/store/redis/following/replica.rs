@@ -11,6 +11,7 @@ use super::super::{
     Dial,
     node::{InterruptionHooks, Node},
     role,
+    role_of::told_role,
 };
 use crate::config::{Config, addr::Addr};
 
@@ -24,17 +25,8 @@ pub(super) async fn master_of(
 ) -> Option<Addr> {
     let dial = Arc::new(dial.at(addr.clone()).for_any_role());
     let node = Node::new(dial.clone(), config, background, Arc::new(InterruptionHooks::default()));
-    let asked = async {
-        for words in role::QUESTIONS {
-            if let Ok(answer) = node.send(&role::question(words)).await
-                && role::of(&answer).is_some()
-            {
-                return role::master(&answer);
-            }
-        }
-        None
-    };
-    let master = timeout(limit, asked).await.ok().flatten();
+    let told = timeout(limit, told_role(&node)).await.ok().and_then(Result::ok);
     node.close();
-    Some(dial.reachable(master?))
+    let (_, answer) = told?;
+    Some(dial.reachable(role::master(&answer)?))
 }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     super::{
@@ -26,6 +26,7 @@ struct Candidate {
 impl SentinelSet {
     /// The replicas that sentinels list which agree on the master: what one of them does not see, another may promote.
     pub(super) async fn replicas_of(&self, master: &Addr, limit: Duration) -> Option<Listed> {
+        let end = Instant::now() + limit;
         let (name, of) = (self.master.clone(), master.clone());
         let ask = move |sentinel: Arc<Sentinel>| {
             let (name, of) = (name.clone(), of.clone());
@@ -33,7 +34,7 @@ impl SentinelSet {
         };
         let mut listed: Option<Vec<Candidate>> = None;
         let late = |_: &Sentinel, _: &_| false;
-        hear(&self.list(), limit / 2, self.look.get(), ask, late, |_, replicas| match replicas {
+        hear(&self.list(), limit, self.look.get(), ask, late, |_, replicas| match replicas {
             Ok(replicas) => {
                 note(listed.get_or_insert_default(), replicas);
                 Worth::Enough
@@ -43,7 +44,7 @@ impl SentinelSet {
         .await;
         let mut listed = listed?;
         let ended = listed.iter().map(|replica| async {
-            replica.sight == Sight::Lost && self.are_refused(&replica.names, limit / 2).await
+            replica.sight == Sight::Lost && self.are_refused(&replica.names, end).await
         });
         let mut ended = join_all(ended).await.into_iter();
         listed.retain(|_| ended.next() != Some(true));
@@ -52,10 +53,10 @@ impl SentinelSet {
 
     /// Whether no process listens at any of these addresses. A sentinel that has lost its connection to a replica does not say how: a process that has
     /// ended may be left out at once, but not one that hangs or cannot be reached, which may be the next master in a moment.
-    async fn are_refused(&self, names: &Names, limit: Duration) -> bool {
+    async fn are_refused(&self, names: &Names, end: Instant) -> bool {
         let refused = names.iter().map(|addr| async {
             let dial = self.dial.at(addr.clone());
-            _ = timeout(limit, dial.stream()).await;
+            _ = timeout_at(end, dial.stream()).await;
             dial.is_refused()
         });
         join_all(refused).await.into_iter().all(|refused| refused)

@@ -27,7 +27,7 @@ pub(super) fn count(list: &[Arc<Sentinel>]) -> usize {
 pub(super) fn of_one_set(known: Vec<Knowledge>) -> Vec<Knowledge> {
     let mut sets = known_nodes::largest_groups(known, ids);
     if sets.len() > 1 {
-        let names: Vec<String> = sets.iter().flatten().map(|one| one.claim.by.to_string()).collect();
+        let names: Vec<String> = sets.iter().flatten().map(|one| one.claim.by.addr.to_string()).collect();
         tracing::warn!(sentinels = names.join(", "), "sentinels of different sets; none of them is believed");
         return Vec::new();
     }

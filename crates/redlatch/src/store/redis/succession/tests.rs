@@ -9,7 +9,7 @@ fn said(asked: usize, claims: &[(u16, Right)]) -> Said {
     let claim = |(at, (port, right)): (usize, &(u16, Right))| Claim {
         addr: addr(*port),
         right: right.clone(),
-        by: addr(900 + at as u16),
+        by: Voice::at(addr(900 + at as u16)),
         amid: false,
     };
     Said {
@@ -195,6 +195,33 @@ fn promised() -> Memory {
     assert_eq!(port(&memory), 1, "until it says so itself");
     assert!(memory.admit(&claim));
     memory
+}
+
+/// Behind the address of a service another sentinel answered in the middle of a promise, and counted as the one that had given it up. One that was heard at a second address
+/// counted as another one that had heard of the change.
+#[test]
+fn a_sentinel_is_the_one_that_it_is_wherever_it_is_heard() {
+    let with_ids = |claims: &[(u16, Right)], ids: &[&str]| {
+        let mut said = said(3, claims);
+        for (claim, id) in said.claims.iter_mut().zip(ids) {
+            claim.by.id = Some((*id).into());
+        }
+        said
+    };
+    let begin = Instant::now();
+    let mut memory = Memory::default();
+    memory.judge(&with_ids(&[(1, epoch(4)), (1, epoch(4))], &["first", "second"]), begin);
+    let promises = with_ids(&[(2, promise(4)), (1, epoch(4))], &["first", "second"]);
+    let Verdict::Becomes(claim) = memory.judge(&promises, begin) else { panic!("a promise") };
+    assert!(memory.admit(&claim));
+    // At the first address.
+    memory.judge(&with_ids(&[(1, epoch(4)), (1, epoch(4))], &["third", "second"]), begin);
+    assert!(memory.present().unwrap().is_promise(), "another one has promised nothing");
+    memory.judge(&with_ids(&[(1, epoch(4)), (2, promise(4))], &["third", "first"]), begin);
+    assert!(!memory.has_spread, "nobody else has heard of it");
+    // At any address.
+    memory.judge(&with_ids(&[(1, epoch(4)), (1, epoch(4))], &["second", "first"]), begin);
+    assert!(!memory.present().unwrap().is_promise(), "it has given it up");
 }
 
 #[test]

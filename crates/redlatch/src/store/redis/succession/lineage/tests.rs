@@ -11,7 +11,7 @@ fn claim((port, id, before): Master<'_>, run: Option<&str>) -> Claim {
     let before = (!before.is_empty()).then(|| before.to_owned());
     let run = run.map(str::to_owned);
     let history = (!id.is_empty()).then(|| History { id: id.to_owned(), before, run });
-    Claim { addr: addr(port), right: Right::Own { history }, by: addr(port), amid: false }
+    Claim { addr: addr(port), right: Right::Own { history }, by: Voice::at(addr(port)), amid: false }
 }
 
 /// What these say, and the replicas, of so many servers.

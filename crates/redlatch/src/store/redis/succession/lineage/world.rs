@@ -198,7 +198,7 @@ impl Servers {
                 run: Some(server.run.to_string()),
             };
             let right = Right::Own { history: Some(history) };
-            said.claims.push(Claim { addr: name.clone(), right, by: name.clone(), amid: false });
+            said.claims.push(Claim { addr: name.clone(), right, by: Voice::at(name.clone()), amid: false });
         }
         (!said.claims.is_empty()).then_some(said)
     }

@@ -37,8 +37,8 @@ pub(crate) enum RequestFate {
     MayArriveLater,
 }
 
-/// An owner that may be used again is looked after once and at once, because it is granted nothing meanwhile, and its next
-/// attempt takes over what arrives later; its place in a queue alone is looked for later, too.
+/// An owner that may be used again is looked after at once, because it is granted nothing meanwhile, and later only while it is at rest
+/// (`look_later`).
 fn late_looks_ms(owner: &Owner) -> &'static [u64] {
     if owner.is_known_outside() { &LATE_LOOKS_MS[..1] } else { &LATE_LOOKS_MS }
 }
@@ -99,7 +99,7 @@ impl Core {
         block: &OwnerBlock,
     ) -> bool {
         if fate == RequestFate::MayArriveLater && owner.is_known_outside() {
-            self.look_for_a_late_place(request, owner);
+            self.look_later(request, owner, request.lease_term.lease_ms);
         }
         let lease_ms = request.lease_term.lease_ms.max(0) as u64;
         // A place in a queue on the server keeps others out for longer than a short lease would.
@@ -155,22 +155,40 @@ impl Core {
         undoing.await != Undone::Unknown && fate != RequestFate::MayArriveLater && !unanswered
     }
 
-    /// A place in a queue on the server, which a request of an owner that may be used again comes to make after the look at once: it would
-    /// hold up all behind it as a dead waiter's does. Only the place is removed, and only while the owner asks for nothing; so what
-    /// comes late of these looks harms nobody.
-    fn look_for_a_late_place(self: &Arc<Self>, request: &Arc<Request>, owner: &Owner) {
-        if request.recipe.lane_policy() != LanePolicy::QueuesAtServer {
-            return;
-        }
+    /// Looks later whether a request that had gone missing took the lock after all, or a place in its queue, where it would hold up all behind it as
+    /// a dead waiter's does. An owner that is at work again takes over what arrives, and looks after it itself; one that is known elsewhere may
+    /// hold by another process, and loses its place alone.
+    fn look_later(self: &Arc<Self>, request: &Arc<Request>, owner: &Owner, lease_ms: i64) {
         let (core, request, owner) = (self.clone(), request.clone(), owner.clone());
-        // Not counted as work to wait for: what is left ends as a dead waiter's place does.
+        // Not counted as work to wait for: what is left ends with its lease, or as a dead waiter's place does.
         self.keeper.handle().spawn(async move {
             for look_ms in &LATE_LOOKS_MS[1..] {
                 tokio::time::sleep(Duration::from_millis(*look_ms)).await;
-                // An attempt that asks takes the place over, and looks after it itself.
                 let Ok(block) = core.owners.block_if_idle(&request.keys, &owner) else { continue };
-                core.remove_place(&request, &owner).await;
-                drop(block);
+                if core.own_write_lease(&request.keys, &owner).is_some() {
+                    let over_ms = core.now_ms().saturating_add(lease_ms.max(0) as u64);
+                    return core.undo_when_let_go(&request, &owner, over_ms);
+                }
+                if owner.is_multi_process() {
+                    if request.recipe.lane_policy() == LanePolicy::QueuesAtServer {
+                        core.remove_place(&request, &owner).await;
+                    }
+                    continue;
+                }
+                if core.has_lease(&request.keys, &owner) {
+                    continue;
+                }
+                // What it finds may be of one request, and another one that went missing is still to come.
+                let (over_ms, mut unanswered) = (core.now_ms() + *look_ms, false);
+                core.undo_until_answered(
+                    &request,
+                    &owner,
+                    What::Everything,
+                    over_ms,
+                    &block,
+                    &mut unanswered,
+                )
+                .await;
             }
         });
     }
@@ -299,51 +317,15 @@ impl Core {
         }
     }
 
-    /// Looks later whether a request that had gone missing took the lock after all, or a place in its queue, once its owner has let go
-    /// of it. Where the owner is at work again, what it finds is its own.
+    /// As [`look_later`](Self::look_later), for what was granted to the repeat of such a request and has been let go.
     pub(super) fn sweep_if_outcome_unknown(self: &Arc<Self>, lease: &Arc<HeldLease>) {
         if let Some(before) = lease.before() {
             self.sweep_if_outcome_unknown(before);
         }
-        if !lease.outcome_unknown.load(Ordering::Relaxed) {
-            return;
-        }
-        let (core, lease) = (self.clone(), lease.clone());
-        // Not counted as work to wait for: the hold itself is released by the caller.
-        self.keeper.handle().spawn(async move {
+        if lease.outcome_unknown.load(Ordering::Relaxed) {
             let lease_term = LeaseTerm { lease_ms: lease.longest_ms(), renewed: false };
             let request = Request::new(&lease.keys, lease.recipe, lease_term, Wait::No);
-            for look_ms in &LATE_LOOKS_MS[1..] {
-                tokio::time::sleep(Duration::from_millis(*look_ms)).await;
-                let Ok(block) = core.owners.block_if_idle(&lease.keys, &lease.owner) else {
-                    continue;
-                };
-                if core.own_write_lease(&lease.keys, &lease.owner).is_some() {
-                    let over_ms = core.now_ms().saturating_add(lease.longest_ms().max(0) as u64);
-                    return core.undo_when_let_go(&Arc::new(request), &lease.owner, over_ms);
-                }
-                if lease.owner.is_multi_process() {
-                    // What it holds may be another process's. A place in a queue is nobody's while nobody asks.
-                    if lease.recipe.lane_policy() == LanePolicy::QueuesAtServer {
-                        core.remove_place(&request, &lease.owner).await;
-                    }
-                    continue;
-                }
-                if core.has_lease(&lease.keys, &lease.owner) {
-                    continue;
-                }
-                let (over_ms, mut unanswered) = (core.now_ms() + *look_ms, false);
-                // What it finds may be of one request, and another one that went missing is still to come.
-                core.undo_until_answered(
-                    &request,
-                    &lease.owner,
-                    What::Everything,
-                    over_ms,
-                    &block,
-                    &mut unanswered,
-                )
-                .await;
-            }
-        });
+            self.look_later(&Arc::new(request), &lease.owner, lease.longest_ms());
+        }
     }
 }

@@ -1,9 +1,10 @@
 //! Requests of an acquire that are taken for lost, and arrive when their repeats have been granted.
 
-use std::{pin::Pin, time::Duration};
+use std::{future::IntoFuture, pin::Pin, time::Duration};
 
-use redlatch::{Client, Lease, Unlocked, Wait};
+use redlatch::{Client, Lease, Unlocked, Wait, blocking};
 use redlatch_testkit::proxy::{Action, Gate, Match};
+use tokio::sync::oneshot;
 
 use super::{Rig, rig};
 use crate::fixture::{SOON, ms, soon};
@@ -102,4 +103,44 @@ async fn a_place_in_a_fair_queue_that_comes_late_is_removed_though_its_owner_was
     assert!(rig.exists(queue), "it stands in line");
     until("the place is given up", || !rig.exists(queue)).await;
     assert_eq!(holder.unlock().await.unwrap(), Unlocked::Released);
+}
+
+/// It was looked for at once and not later: the next attempt of the owner takes over what came late, but there may be none. A thread has another owner then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_of_an_owner_that_may_be_used_again_is_looked_for_when_its_acquire_has_ended() {
+    let rig = rig(ms(30_000)).await;
+    let mut clients = Vec::new();
+    for name in ["asked", "thread"] {
+        let holder = rig.direct.lock(name).lock().await.unwrap();
+        rig.proxy.rule(Match::script().key_contains(name).nth(1), Action::CloseBeforeRequest);
+        let hour = Lease::Fixed(Duration::from_secs(3_600));
+        let has_it = if name == "asked" {
+            let (lock, owner) = (rig.client.lock(name), rig.client.owner());
+            let acquire = lock.acquire().owner(&owner).lease(hour).wait(Wait::AtMost(ms(2_000)));
+            soon("an answer", acquire.into_future()).await.unwrap().is_some()
+        } else {
+            let (tell, told) = oneshot::channel();
+            let url = rig.proxy.url();
+            std::thread::spawn(move || {
+                let client = blocking::Client::build(Client::builder().url(url)).unwrap();
+                let wait = Wait::AtMost(ms(2_000));
+                let guard = client.lock(name).acquire().lease(hour).wait(wait).run().unwrap();
+                // The client stays, with what it has to look for.
+                let is_some = guard.is_some();
+                drop(guard);
+                assert!(tell.send((is_some, client)).is_ok());
+            });
+            let (has_it, client) = soon("an answer", told).await.unwrap();
+            clients.push(client);
+            has_it
+        };
+        assert!(!has_it, "{name}: it is taken");
+        let first = rig.sent(name, 2).await;
+        // The look at once is over.
+        until("the end of what was under way", || rig.client.stats().background_jobs == 0).await;
+        assert_eq!(holder.unlock().await.unwrap(), Unlocked::Released);
+        rig.arrives(&first);
+        assert!(rig.exists(name), "{name}: a request that is late is granted what is free");
+        until("what came late is given back", || !rig.exists(name)).await;
+    }
 }

@@ -29,6 +29,7 @@ use super::{
     failure::Failure,
     link::Link,
     listed::{Listed, Listing, Names},
+    lookups::Lookups,
     run::{closed_error, first_try, run_on},
     server_process::ServerProcesses,
 };
@@ -63,6 +64,7 @@ pub(super) struct AckPool {
     /// `WAIT` is there and allowed. Only the good news is kept: an account that is given the right need not reconnect.
     waits: AtomicBool,
     census: AtomicU8,
+    lookups: Lookups,
     /// The node is left for good.
     closed: CancellationToken,
 }
@@ -285,6 +287,7 @@ impl AckPool {
             state: Mutex::default(),
             waits: AtomicBool::new(false),
             census: AtomicU8::new(Census::UNKNOWN),
+            lookups: Lookups::default(),
             closed,
         })
     }
@@ -421,6 +424,8 @@ impl Checkout {
     ) -> Result<Replicas, Fault> {
         let end = Instant::now() + within;
         let left = || end.saturating_duration_since(Instant::now());
+        let pool = self.pool.clone();
+        let look_up = |host| pool.lookups.look_up(host, resolve);
         let Account { mut in_sync, offset: granted } = self.account(census).await?;
         let mut confirmed = Replicas::new(0, 0);
         loop {
@@ -470,7 +475,7 @@ impl Checkout {
 }
 
 /// The addresses that a name stands for here; none if it is unknown.
-async fn look_up(host: String) -> Vec<IpAddr> {
+async fn resolve(host: String) -> Vec<IpAddr> {
     // The port is of no interest.
     let found = tokio::net::lookup_host((host, 0)).await;
     found.map(|found| found.map(|found| found.ip()).collect()).unwrap_or_default()

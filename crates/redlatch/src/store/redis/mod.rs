@@ -22,6 +22,7 @@ mod known_nodes;
 mod lasting;
 mod link;
 mod listed;
+mod lookups;
 mod mastership;
 mod node;
 mod password;

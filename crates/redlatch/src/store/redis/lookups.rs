@@ -31,7 +31,7 @@ impl Default for Lookups {
 }
 
 impl Lookups {
-    /// The addresses of a name; none if it is unknown. A resolver that hangs has one call for each name, whoever waits for it.
+    /// The addresses of a name; none if it is unknown. A resolver that hangs has one call for each name, however many tasks wait for it.
     pub(super) async fn look_up<F>(&self, host: String, resolve: impl FnOnce(String) -> F) -> Vec<IpAddr>
     where
         F: Future<Output = Vec<IpAddr>> + Send + 'static,

@@ -149,7 +149,7 @@ async fn a_replica_says_itself_whether_it_has_a_grant() {
         set.say(2, |says| says.offset = GRANT + 1);
     });
     assert_eq!(lacking, 0);
-    // One that has said so is not asked for it again, and not missed when it says nothing any more.
+    // One that has said so once is not missed when it says nothing any more.
     let mut have = SeededSet::default();
     assert_eq!(set.finder.lack(master, GRANT, &mut have, LIMIT).await, 0);
     set.say(2, |says| says.after = None);

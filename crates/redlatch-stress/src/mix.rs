@@ -42,6 +42,8 @@ pub(crate) enum Mix {
     Restarts,
     /// Locks on most of several servers.
     Quorum,
+    /// Leases that outlast the run's rests, so that what a request has left behind is still there.
+    Rests,
 }
 
 /// Something that a task does again and again.
@@ -102,10 +104,22 @@ pub(crate) struct Numbers {
     pub(crate) latency_ms: Option<u64>,
     /// Grants are confirmed by all replicas.
     pub(crate) acknowledged: bool,
+    /// Simulated processes rest now and then, and whatever is on the server then is of processes that were killed.
+    pub(crate) rests: bool,
     /// How many of the delays in a hundred are aimed at requests that end a hold.
     pub(crate) delay_endings: u64,
     /// How many of the requests in a hundred that end a hold take some ms longer in the simulated network.
     pub(crate) slow_endings: u64,
+}
+
+/// Outages last as long for longer leases.
+const OUTAGE_LEASE_MS_MAX: u64 = 6_000;
+
+impl Numbers {
+    /// The lease by which simulated outages are measured.
+    pub(crate) fn outage_lease_ms(&self) -> u64 {
+        self.lease_ms.min(OUTAGE_LEASE_MS_MAX)
+    }
 }
 
 impl Mix {
@@ -138,6 +152,7 @@ impl Mix {
             slow_endings: 0,
             latency_ms: None,
             acknowledged: false,
+            rests: false,
         };
         let long = Numbers {
             deeds: vec![
@@ -333,6 +348,32 @@ impl Mix {
                 cut: 10,
                 names: 6,
                 ..long
+            },
+            Mix::Rests => Numbers {
+                deeds: vec![
+                    (10, Deed::Hold(Kind::Plain)),
+                    (8, Deed::Hold(Kind::Fair)),
+                    (6, Deed::Hold(Kind::Read)),
+                    (5, Deed::Hold(Kind::Write)),
+                    (3, Deed::Hold(Kind::Fenced)),
+                    (2, Deed::Hold(Kind::Spin)),
+                    (3, Deed::Hold(Kind::NonReentrant)),
+                    (2, Deed::Hold(Kind::NonReentrantFair)),
+                    (3, Deed::Hold(Kind::Permits)),
+                    (3, Deed::Hold(Kind::Multi)),
+                    (4, Deed::Downgrade),
+                    (3, Deed::Twice),
+                    (4, Deed::Again),
+                    (2, Deed::Cycle),
+                ],
+                names: 4,
+                // None of those that are known outside: another process may hold under them, so what they leave ends with its lease.
+                owners: 4,
+                cut: 20,
+                lease_ms: 60_000,
+                threads: 0,
+                rests: true,
+                ..base
             },
             Mix::Failovers => Numbers {
                 deeds: vec![

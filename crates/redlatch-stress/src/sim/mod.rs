@@ -4,6 +4,7 @@
 //! whatever is random follows from the seed, in the library as well. A seed therefore repeats its run exactly, which
 //! [`Outcome::trace`] shows.
 
+mod left;
 mod network;
 mod one_server;
 mod redis;

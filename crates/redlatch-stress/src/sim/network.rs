@@ -6,7 +6,7 @@
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -66,6 +66,8 @@ pub(super) struct Network {
     response: Duration,
     rng: Mutex<Rng>,
     nodes: Mutex<Vec<Node>>,
+    /// Nothing is lost or late.
+    calm: AtomicBool,
     /// The server answers nothing until then.
     stands_until: Mutex<Instant>,
     begin: Instant,
@@ -112,6 +114,7 @@ impl Network {
             response,
             rng: Mutex::new(rng),
             nodes: Mutex::default(),
+            calm: AtomicBool::new(false),
             stands_until: Mutex::new(begin),
             begin,
             trace: AtomicU64::new(0),
@@ -153,7 +156,7 @@ impl Network {
     fn delay(&self) -> Duration {
         let mut rng = locked(&self.rng);
         match rng.below(1_000) {
-            part if part < self.weather.late => rng.ms(0, LATE_MS_MAX),
+            part if part < self.weather.late && !self.is_calm() => rng.ms(0, LATE_MS_MAX),
             part if part < self.weather.late + self.weather.slow => rng.ms(1, 40),
             _ => rng.ms(0, 1),
         }
@@ -169,9 +172,17 @@ impl Network {
     }
 
     fn is_lost(&self) -> bool {
-        let lost = locked(&self.rng).below(1_000) < self.weather.lost;
+        let lost = locked(&self.rng).below(1_000) < self.weather.lost && !self.is_calm();
         self.lost.fetch_add(u64::from(lost), Ordering::Relaxed);
         lost
+    }
+
+    fn is_calm(&self) -> bool {
+        self.calm.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_calm(&self, calm: bool) {
+        self.calm.store(calm, Ordering::Relaxed);
     }
 
     fn is_cut(&self, process: usize, way: Cut) -> bool {
@@ -207,11 +218,12 @@ impl Network {
 
     /// The server's process stands still.
     pub(super) fn stand_still(&self, time: Duration) {
-        *locked(&self.stands_until) = Instant::now() + time;
+        let mut until = locked(&self.stands_until);
+        *until = (*until).max(Instant::now() + time);
     }
 
     /// Prints a call that was asked for.
-    fn tell(&self, process: usize, sent: Duration, call: &Call, outcome: &Result<Reply, Fault>) {
+    fn tell(&self, process: usize, sent: Duration, call: &Call, outcome: &str) {
         let Some(part) = &self.told else { return };
         let keys: Vec<_> = call.keys.iter().map(|key| String::from_utf8_lossy(key)).collect();
         if keys.iter().any(|key| key.contains(part)) {
@@ -220,9 +232,9 @@ impl Network {
             let args: Vec<_> =
                 call.args.iter().map(|arg| String::from_utf8_lossy(&bytes(arg)).into_owned()).collect();
             println!(
-                "{now:.3} n{process} {script} (sent {sent:.3}) {} {} : {outcome:?}",
+                "{now:.3} n{process} {script} (sent {sent:.3}) {} {} : {outcome}",
                 keys.join(" "),
-                args.join(" ")
+                args.join(" "),
             );
         }
     }
@@ -245,16 +257,18 @@ impl Network {
             let until = *locked(&network.stands_until);
             sleep_until(until).await;
             if network.is_lost() || network.is_cut(process, Cut::Requests) {
+                network.tell(process, sent, &call, "never arrives");
                 return;
             }
             let outcome = network.server.run(&call);
-            network.tell(process, sent, &call, &outcome);
+            network.tell(process, sent, &call, &format!("{outcome:?}"));
             network.calls.fetch_add(1, Ordering::Relaxed);
             network.note((call.script.name().len() * 1_000 + process) as u64);
             sleep(network.delay()).await;
-            if !network.is_lost() && !network.is_cut(process, Cut::Replies) {
-                // Nobody waits for it any more: an answer that comes late.
-                let _ = answer.send(outcome);
+            if network.is_lost() || network.is_cut(process, Cut::Replies) {
+                network.tell(process, sent, &call, "its answer never arrives");
+            } else if answer.send(outcome).is_err() {
+                network.tell(process, sent, &call, "nobody waits for its answer any more");
             }
         });
         match timeout(self.response, answered).await {

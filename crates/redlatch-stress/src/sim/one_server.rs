@@ -7,6 +7,7 @@ use redlatch::{Client, ClientBuilder};
 use tokio::time::{Instant, sleep};
 
 use super::{
+    left::Left,
     network::{Cut, Network, Weather},
     run::{Scene, gain},
     server::{MachineClock, Server},
@@ -16,6 +17,7 @@ use crate::{bed, mix::Numbers, record::Log, rng::Rng};
 
 struct OneServer {
     network: Arc<Network>,
+    /// What outages are measured by.
     lease_ms: u64,
     processes: Vec<usize>,
 }
@@ -31,7 +33,7 @@ pub(super) fn set(scene: &Scene, numbers: &Numbers, rng: &mut Rng) -> bed::Outco
     let weather = Weather { lost, slow, late, slow_endings: 10 * numbers.slow_endings };
     let response = Duration::from_millis(numbers.response_ms);
     let network = Network::new(server, weather, response, scene.told.clone(), Rng::new(rng.next()));
-    Ok(Box::new(OneServer { network, lease_ms: numbers.lease_ms, processes: Vec::new() }))
+    Ok(Box::new(OneServer { network, lease_ms: numbers.outage_lease_ms(), processes: Vec::new() }))
 }
 
 impl Stage for OneServer {
@@ -52,6 +54,7 @@ impl Stage for OneServer {
         rng: &'a mut Rng,
     ) -> BoxFuture<'a, bool> {
         Box::pin(async move {
+            self.network.set_calm(false);
             match rng.below(12) {
                 0..4 => {
                     let cut = *rng.of(&[Cut::Both, Cut::Requests, Cut::Replies]);
@@ -90,11 +93,12 @@ impl Stage for OneServer {
     }
 
     fn heal(&mut self) {
+        self.network.set_calm(true);
         self.processes.iter().for_each(|process| self.network.mend(*process));
     }
 
-    fn held(&self) -> Vec<String> {
-        self.network.server().held()
+    fn left(&self) -> Vec<Left> {
+        self.network.server().left()
     }
 
     fn trace(&self) -> u64 {

@@ -1,12 +1,6 @@
 //! One simulation, from its seed to its verdict, on any stage.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use redlatch::{Client, randomness};
 use tokio::{
@@ -15,22 +9,34 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{server::MachineClock, stage::Stage};
+use super::{left::Left, server::MachineClock, stage::Stage};
 use crate::{
     bed, clock,
     judge::{self, Expect, Logs, Verdict, Violation},
     mix::{Deed, Mix, Numbers},
     record::Log,
     rng::Rng,
-    worker::{self, Simulated, board::Board, kind::CAPACITY},
+    worker::{
+        self, Simulated,
+        board::Board,
+        kind::CAPACITY,
+        phase::{Phase, Phases},
+    },
 };
 
 /// What a clock gains or loses at most, in millionths: half of the margin of a deadline.
 const GAIN_PPM_MAX: u64 = 5_000;
 /// How long tasks may take to end what they do: each call has a limit of its own.
 const DONE_MAX: Duration = Duration::from_secs(60);
-/// The longest lease of any hold, and how much later it may be free.
-const FREE_MAX: Duration = Duration::from_secs(12);
+/// The longest lease that tasks ask for themselves.
+const LEASE_MAX: Duration = Duration::from_secs(2);
+/// How much later than its lease a hold may be free.
+const FREE_MAX: Duration = Duration::from_secs(6);
+/// How long processes work between two rests.
+const WORK: Duration = Duration::from_secs(9);
+/// How long it takes a process at rest to remove what its requests have left: until the last of its looks for one that comes late, with
+/// what may delay that.
+const SETTLED: Duration = Duration::from_secs(12);
 
 #[derive(Debug, Clone)]
 pub(super) struct Scene {
@@ -65,11 +71,14 @@ struct World {
     stage: Box<dyn Stage>,
     begin: Instant,
     rng: Rng,
-    stop: Arc<AtomicBool>,
+    phases: Phases,
     board: Board,
     faults: Arc<Log>,
     logs: Vec<(String, Arc<Log>)>,
     processes: Vec<Process>,
+    /// The ids of the clients of processes that were killed.
+    killed: Vec<String>,
+    violations: Vec<Violation>,
 }
 
 /// Runs a scene on the stage that is set for it.
@@ -106,17 +115,24 @@ async fn simulate(scene: Scene, set: SetStage) -> bed::Outcome<Outcome> {
         stage,
         begin,
         rng,
-        stop: Arc::default(),
+        phases: Phases::default(),
         board: Board::shared(),
         faults: Arc::new(Log::kept()),
         logs: Vec::new(),
         processes: Vec::new(),
+        killed: Vec::new(),
+        violations: Vec::new(),
     };
     for at in 0..world.scene.processes {
         let process = world.start(at).await?;
         world.processes.push(process);
     }
+    let mut rested = world.begin;
     while world.begin.elapsed() < world.scene.time {
+        if world.numbers.rests && rested.elapsed() > WORK {
+            world.rest().await;
+            rested = Instant::now();
+        }
         let pause = world.stage.pause(&mut world.rng);
         sleep(pause).await;
         world.trouble().await?;
@@ -161,7 +177,7 @@ impl World {
             log: &log,
             seed,
             tasks,
-            stop: &self.stop,
+            phases: &self.phases,
             board: &self.board,
         };
         let tasks = worker::simulated(client.clone(), &simulated)?;
@@ -176,17 +192,50 @@ impl World {
             self.faults.fault(format!("process {at} is killed"));
             self.stage.kill(node);
             self.processes[at].tasks.iter().for_each(JoinHandle::abort);
+            self.killed.push(self.processes[at].client.id().to_owned());
             self.processes[at] = self.start(at).await?;
         }
         Ok(())
+    }
+
+    /// Everything heals and no task does anything: what is on the servers then is of processes that were killed.
+    async fn rest(&mut self) {
+        self.stage.heal();
+        self.faults.fault("all is well, and everybody rests");
+        self.phases.set(Phase::Rest);
+        let tasks = self.processes.iter().map(|process| process.tasks.len()).sum();
+        let since = Instant::now();
+        while self.phases.resting() < tasks {
+            if since.elapsed() > DONE_MAX {
+                let story = format!("some call has not ended {DONE_MAX:?} after all was well");
+                self.violations.push(Violation { kind: "a call without an end", story });
+                break;
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+        sleep(SETTLED).await;
+        let left: Vec<Left> =
+            self.stage.left().into_iter().filter(|left| !self.is_of_the_dead(left)).collect();
+        if !left.is_empty() {
+            let story = format!("{SETTLED:?} after the last task has come to rest: {left:?}");
+            self.violations.push(Violation { kind: "something left behind", story });
+        }
+        self.faults.fault("they go on");
+        self.phases.set(Phase::Work);
+    }
+
+    /// Permits do not tell their client.
+    fn is_of_the_dead(&self, left: &Left) -> bool {
+        let names_none = left.key.contains("permits") && !self.killed.is_empty();
+        names_none || self.killed.iter().any(|client| left.owner.contains(client.as_str()))
     }
 
     /// Everything heals, every task ends, and nothing may be left.
     async fn end(&mut self) -> Verdict {
         self.stage.heal();
         self.faults.fault("it is over");
-        self.stop.store(true, Ordering::Relaxed);
-        let mut violations = Vec::new();
+        self.phases.set(Phase::Over);
+        let mut violations = std::mem::take(&mut self.violations);
         for (at, process) in self.processes.iter_mut().enumerate() {
             for task in process.tasks.drain(..) {
                 match timeout(DONE_MAX, task).await {
@@ -207,10 +256,10 @@ impl World {
             }
         }
         // What was killed or never answered is free when its lease ends.
-        sleep(FREE_MAX).await;
-        let held = self.stage.held();
+        sleep(Duration::from_millis(self.numbers.lease_ms).max(LEASE_MAX) + FREE_MAX).await;
+        let held: Vec<Left> = self.stage.left().into_iter().filter(|left| left.kind == "hash").collect();
         if !held.is_empty() {
-            let story = format!("{FREE_MAX:?} after everybody has ended: {held:?}");
+            let story = format!("a lease after everybody has ended: {held:?}");
             violations.push(Violation { kind: "a lock that nobody has and nobody gets", story });
         }
         let mut files: Vec<_> = self.logs.iter().map(|(name, log)| (name.clone(), log.text())).collect();
@@ -231,7 +280,9 @@ impl World {
             excuses: self.excuses(),
         };
         let logs = Logs::of(files).expect("they were written here");
-        violations.extend(self.without_grants(&logs));
+        if !self.numbers.rests {
+            violations.extend(self.without_grants(&logs));
+        }
         let mut verdict = judge::judge_logs(&logs, &expect);
         verdict.violations.extend(violations);
         verdict

@@ -12,6 +12,8 @@ use redlatch::{
 use redlatch_engine::{Engine, Publisher, Value};
 use tokio::time::Instant;
 
+use super::left::{self, Left};
+
 /// What the boot clocks of simulated machines show at the beginning, in ms.
 const BOOT_US: u64 = 1_000_000_000;
 /// What wall clocks show then, in µs since 1970.
@@ -177,15 +179,8 @@ impl Server {
         locked(&self.board.hooks).push((process, hook));
     }
 
-    /// The locks that are held, in words.
-    pub(super) fn held(&self) -> Vec<String> {
-        let dumped = locked(&self.engine).dump();
-        let locks = dumped.into_iter().filter(|key| key.kind == "hash");
-        locks
-            .map(|key| {
-                format!("{} for {:?} ms: {:?}", String::from_utf8_lossy(&key.key), key.ttl_ms, key.content)
-            })
-            .collect()
+    pub(super) fn left(&self) -> Vec<Left> {
+        left::all(locked(&self.engine).dump())
     }
 }
 

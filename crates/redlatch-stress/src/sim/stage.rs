@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use futures_util::future::BoxFuture;
 use redlatch::ClientBuilder;
 
+use super::left::Left;
 use crate::{record::Log, rng::Rng};
 
 /// A time in a run, in nanoseconds of its clock.
@@ -28,11 +29,11 @@ pub(super) trait Stage: Send {
     /// How long until something happens again.
     fn pause(&mut self, rng: &mut Rng) -> Duration;
 
-    /// All is well from now on.
+    /// All is well until something happens again.
     fn heal(&mut self);
 
-    /// The locks that are held, in words.
-    fn held(&self) -> Vec<String>;
+    /// What there is of locks on the servers.
+    fn left(&self) -> Vec<Left>;
 
     /// What happened when, as one number.
     fn trace(&self) -> u64;

@@ -1,15 +1,9 @@
 //! How long answers take, asked beside the library on a connection of its own: a machine that runs nothing for a while makes
 //! answers late that the network brings in time.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::JoinHandle,
-    time::Duration,
-};
+use std::{sync::Arc, thread::JoinHandle, time::Duration};
 
+use super::phase::Phases;
 use crate::{clock::boot_ns, record::Log};
 
 const PAUSE: Duration = Duration::from_millis(100);
@@ -19,12 +13,12 @@ const LATE: Duration = Duration::from_millis(1_500);
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Asks until it is to stop.
-pub(super) fn watch(url: &str, log: &Arc<Log>, stop: &Arc<AtomicBool>) -> redis::RedisResult<JoinHandle<()>> {
+pub(super) fn watch(url: &str, log: &Arc<Log>, phases: &Phases) -> redis::RedisResult<JoinHandle<()>> {
     let client = redis::Client::open(url)?;
-    let (log, stop) = (log.clone(), stop.clone());
+    let (log, phases) = (log.clone(), phases.clone());
     Ok(std::thread::spawn(move || {
         let mut connection = None;
-        while !stop.load(Ordering::Relaxed) {
+        while !phases.is_over() {
             std::thread::sleep(PAUSE);
             let Some(asked) = &mut connection else {
                 connection = client.get_connection_with_timeout(LIMIT).ok();

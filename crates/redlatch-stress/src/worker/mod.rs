@@ -7,6 +7,7 @@ mod deeds;
 mod handing;
 pub(crate) mod kind;
 mod pass;
+pub(crate) mod phase;
 mod task;
 mod threads;
 mod walk;
@@ -16,7 +17,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -24,7 +25,12 @@ use std::{
 use redlatch::{Client, Owner, blocking};
 use serde::{Deserialize, Serialize};
 
-use self::{board::Board, kind::CAPACITY, task::Task};
+use self::{
+    board::Board,
+    kind::CAPACITY,
+    phase::{Phase, Phases},
+    task::Task,
+};
 use crate::{
     mix::{Mix, Numbers},
     record::Log,
@@ -76,13 +82,13 @@ struct Worker {
     acknowledged: bool,
     /// Where processes leave holds to each other.
     board: Board,
-    stop: Arc<AtomicBool>,
+    phases: Phases,
     next: AtomicU64,
 }
 
 impl Worker {
     fn is_over(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
+        self.phases.is_over()
     }
 
     /// A word for an owner that nobody used before.
@@ -96,7 +102,7 @@ pub(crate) fn run(order: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let order: Order = serde_json::from_slice(&std::fs::read(order)?)?;
     let log = Arc::new(Log::create(&order.log)?);
     let numbers = order.mix.numbers();
-    let stop = Arc::new(AtomicBool::new(false));
+    let phases = Phases::default();
     let mut runtimes = Vec::new();
     for _ in 0..RUNTIMES {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
@@ -123,7 +129,7 @@ pub(crate) fn run(order: &Path) -> Result<(), Box<dyn std::error::Error>> {
             numbers: numbers.clone(),
             acknowledged: order.acknowledged,
             board: Board::Folder(order.log.with_file_name("left")),
-            stop: stop.clone(),
+            phases: phases.clone(),
             next: AtomicU64::new(0),
         }));
     }
@@ -141,15 +147,15 @@ pub(crate) fn run(order: &Path) -> Result<(), Box<dyn std::error::Error>> {
     println!("ready");
     std::io::stdout().flush()?;
     {
-        let stop = stop.clone();
+        let phases = phases.clone();
         std::thread::spawn(move || {
             // A line, or the end of the parent.
             let _ = std::io::stdin().lock().lines().next();
-            stop.store(true, Ordering::Relaxed);
+            phases.set(Phase::Over);
         });
     }
     let answers = match order.mix {
-        Mix::Slow => Some(answers::watch(&order.url, &log, &stop)?),
+        Mix::Slow => Some(answers::watch(&order.url, &log, &phases)?),
         _ => None,
     };
     let mut running = Vec::new();
@@ -194,8 +200,7 @@ pub(crate) struct Simulated<'a> {
     pub(crate) log: &'a Arc<Log>,
     pub(crate) seed: u64,
     pub(crate) tasks: usize,
-    /// Its tasks end when this is set.
-    pub(crate) stop: &'a Arc<AtomicBool>,
+    pub(crate) phases: &'a Phases,
     pub(crate) board: &'a Board,
 }
 
@@ -204,7 +209,7 @@ pub(crate) fn simulated(
     client: Client,
     simulated: &Simulated<'_>,
 ) -> Result<Vec<tokio::task::JoinHandle<()>>, redlatch::Error> {
-    let Simulated { process, numbers, log, seed, tasks, stop, board } = simulated;
+    let Simulated { process, numbers, log, seed, tasks, phases, board } = simulated;
     let worker = Arc::new(Worker {
         process: (*process).to_owned(),
         blocking: blocking::Client::of(client.clone()),
@@ -214,7 +219,7 @@ pub(crate) fn simulated(
         numbers: Numbers::clone(numbers),
         acknowledged: numbers.acknowledged,
         board: Board::clone(board),
-        stop: Arc::clone(stop),
+        phases: Phases::clone(phases),
         next: AtomicU64::new(0),
         client,
     });

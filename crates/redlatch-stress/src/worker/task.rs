@@ -38,7 +38,11 @@ pub(super) struct Noted<'a> {
 impl Task {
     pub(super) async fn work(mut self) {
         let worker = self.worker.clone();
-        while !worker.is_over() {
+        loop {
+            worker.phases.work().await;
+            if worker.is_over() {
+                return;
+            }
             let deed = self.rng.weighted(&worker.numbers.deeds);
             match deed {
                 Deed::Hold(kind) => self.hold(&worker, kind).await,

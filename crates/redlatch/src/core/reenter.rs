@@ -125,6 +125,9 @@ impl Core {
         }
         let (owner, publish) = (&lease.owner, self.store.publish_command());
         let call = lease.recipe.release_one(&lease.keys, owner, publish, 0, lease.min_ttl_ms());
-        let _ = self.count_down(call, Some(incarnation), owner.number(), false, block).await;
+        if self.count_down(call, Some(incarnation), owner.number(), false, block).await.is_err() {
+            // It may be counted still when the last of the others is counted down.
+            lease.doubts_count();
+        }
     }
 }

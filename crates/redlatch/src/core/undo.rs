@@ -43,6 +43,24 @@ fn late_looks_ms(owner: &Owner) -> &'static [u64] {
     if owner.is_known_outside() { &LATE_LOOKS_MS[..1] } else { &LATE_LOOKS_MS }
 }
 
+/// How long a place in a queue on the server keeps others out, which is longer than a short lease would.
+fn place_ms(request: &Request) -> u64 {
+    match request.recipe.lane_policy() {
+        LanePolicy::QueuesAtServer => FAIR_WAIT.as_millis() as u64,
+        LanePolicy::OneContends | LanePolicy::AllContend => 0,
+    }
+}
+
+/// What a look for a request that went missing came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LateLook {
+    Answered,
+    /// Nobody answered, or it was not made because the owner is at work.
+    Unanswered,
+    /// There is nothing to look for any more, or another task does.
+    Through,
+}
+
 /// What is undone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
@@ -102,11 +120,7 @@ impl Core {
             self.look_later(request, owner, request.lease_term.lease_ms);
         }
         let lease_ms = request.lease_term.lease_ms.max(0) as u64;
-        // A place in a queue on the server keeps others out for longer than a short lease would.
-        let place_ms = match request.recipe.lane_policy() {
-            LanePolicy::QueuesAtServer => FAIR_WAIT.as_millis() as u64,
-            LanePolicy::OneContends | LanePolicy::AllContend => 0,
-        };
+        let place_ms = place_ms(request);
         let over_ms = self.now_ms().saturating_add(lease_ms.max(place_ms));
         // A request without an answer may still arrive, and end what the owner is granted meanwhile.
         let mut unanswered = false;
@@ -156,49 +170,74 @@ impl Core {
     }
 
     /// Looks later whether a request that had gone missing took the lock after all, or a place in its queue, where it would hold up all behind it as
-    /// a dead waiter's does. An owner that is at work again takes over what arrives, and looks after it itself; one that is known elsewhere may
-    /// hold by another process, and loses its place alone.
+    /// a dead waiter's does. The last look is made again until it is answered, or whatever arrived meanwhile has ended.
     fn look_later(self: &Arc<Self>, request: &Arc<Request>, owner: &Owner, lease_ms: i64) {
         let (core, request, owner) = (self.clone(), request.clone(), owner.clone());
+        let left_ms = lease_ms.max(0) as u64;
+        let left_ms = left_ms.max(place_ms(&request)) + LATE_LOOKS_MS.iter().sum::<u64>();
+        let over_ms = self.now_ms().saturating_add(left_ms);
         // Not counted as work to wait for: what is left ends with its lease, or as a dead waiter's place does.
         self.keeper.handle().spawn(async move {
-            for look_ms in &LATE_LOOKS_MS[1..] {
-                tokio::time::sleep(Duration::from_millis(*look_ms)).await;
-                let Ok(block) = core.owners.block_if_idle(&request.keys, &owner) else { continue };
-                if core.own_write_lease(&request.keys, &owner).is_some() {
-                    let over_ms = core.now_ms().saturating_add(lease_ms.max(0) as u64);
-                    return core.undo_when_let_go(&request, &owner, over_ms);
+            let mut looks_ms = LATE_LOOKS_MS[1..].iter().copied();
+            let (mut look_ms, mut look) = (0, LateLook::Unanswered);
+            loop {
+                match looks_ms.next() {
+                    Some(next_ms) => look_ms = next_ms,
+                    None if look == LateLook::Unanswered && core.now_ms() < over_ms => {}
+                    None => return,
                 }
-                if owner.is_multi_process() {
-                    if request.recipe.lane_policy() == LanePolicy::QueuesAtServer {
-                        core.remove_place(&request, &owner).await;
-                    }
-                    continue;
+                tokio::time::sleep(Duration::from_millis(look_ms)).await;
+                look = core.look_late(&request, &owner, look_ms, lease_ms).await;
+                if look == LateLook::Through || core.is_disconnected() {
+                    return;
                 }
-                if core.has_lease(&request.keys, &owner) {
-                    continue;
-                }
-                // What it finds may be of one request, and another one that went missing is still to come.
-                let (over_ms, mut unanswered) = (core.now_ms() + *look_ms, false);
-                core.undo_until_answered(
-                    &request,
-                    &owner,
-                    What::Everything,
-                    over_ms,
-                    &block,
-                    &mut unanswered,
-                )
-                .await;
             }
         });
     }
 
+    /// An owner that is at work takes over what arrives, and looks after it itself; one that is known elsewhere may hold by another process,
+    /// and loses its place alone.
+    async fn look_late(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+        owner: &Owner,
+        look_ms: u64,
+        lease_ms: i64,
+    ) -> LateLook {
+        let Ok(block) = self.owners.block_if_idle(&request.keys, owner) else { return LateLook::Unanswered };
+        if self.own_write_lease(&request.keys, owner).is_some() {
+            self.undo_when_let_go(request, owner, self.now_ms().saturating_add(lease_ms.max(0) as u64));
+            return LateLook::Through;
+        }
+        if owner.is_multi_process() {
+            return match request.recipe.lane_policy() {
+                LanePolicy::QueuesAtServer => self.remove_place(request, owner).await,
+                LanePolicy::OneContends | LanePolicy::AllContend => LateLook::Through,
+            };
+        }
+        if self.has_lease(&request.keys, owner) {
+            return LateLook::Unanswered;
+        }
+        // What it finds may be of one request, and another one that went missing is still to come.
+        let (over_ms, mut unanswered) = (self.now_ms() + look_ms, false);
+        let undoing =
+            self.undo_until_answered(request, owner, What::Everything, over_ms, &block, &mut unanswered);
+        match undoing.await {
+            Undone::Found | Undone::Nothing => LateLook::Answered,
+            Undone::Shared | Undone::Unknown => LateLook::Unanswered,
+        }
+    }
+
     /// Removes an owner's place in a queue on the server, and none of its holds.
-    async fn remove_place(self: &Arc<Self>, request: &Request, owner: &Owner) {
+    async fn remove_place(self: &Arc<Self>, request: &Request, owner: &Owner) -> LateLook {
         let (publish, lease_ms) = (self.store.publish_command(), request.lease_term.lease_ms);
         let call = request.recipe.release_one(&request.keys, owner, publish, HOLDS_STAY, lease_ms);
-        if let Err(fault) = self.run_checked(call, owner.number(), true).await {
-            tracing::debug!(lock = %request.keys.name, error = %fault.into_error(), "a late place was not looked for");
+        match self.run_checked(call, owner.number(), true).await {
+            Ok(_) => LateLook::Answered,
+            Err(fault) => {
+                tracing::debug!(lock = %request.keys.name, error = %fault.into_error(), "a late place was not looked for");
+                LateLook::Unanswered
+            }
         }
     }
 
@@ -317,12 +356,13 @@ impl Core {
         }
     }
 
-    /// As [`look_later`](Self::look_later), for what was granted to the repeat of such a request and has been let go.
+    /// As [`look_later`](Self::look_later), for what was granted to the repeat of such a request and has been let go, and for an entry without
+    /// an answer, which a hold that was counted down beside the owner's write hold has left behind.
     pub(super) fn sweep_if_outcome_unknown(self: &Arc<Self>, lease: &Arc<HeldLease>) {
         if let Some(before) = lease.before() {
             self.sweep_if_outcome_unknown(before);
         }
-        if lease.outcome_unknown.load(Ordering::Relaxed) {
+        if lease.outcome_unknown.load(Ordering::Relaxed) || lease.is_count_in_doubt() {
             let lease_term = LeaseTerm { lease_ms: lease.longest_ms(), renewed: false };
             let request = Request::new(&lease.keys, lease.recipe, lease_term, Wait::No);
             self.look_later(&Arc::new(request), &lease.owner, lease.longest_ms());

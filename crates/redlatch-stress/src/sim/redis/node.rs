@@ -25,7 +25,13 @@ use super::{
     net::{Machine, Net, host},
     wire::{self, Connection, Connections, Request, Service, array, bulk, error, int, ok, verb},
 };
-use crate::{rng::Rng, sim::server::MachineClock};
+use crate::{
+    rng::Rng,
+    sim::{
+        left::{self, Left},
+        server::MachineClock,
+    },
+};
 
 pub(super) const PORT: u16 = 6379;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -363,15 +369,8 @@ impl Node {
         true
     }
 
-    /// The locks that are held, in words.
-    pub(super) fn held(&self) -> Vec<String> {
-        let dumped = self.state().engine.dump();
-        let locks = dumped.into_iter().filter(|key| key.kind == "hash");
-        locks
-            .map(|key| {
-                format!("{} for {:?} ms: {:?}", String::from_utf8_lossy(&key.key), key.ttl_ms, key.content)
-            })
-            .collect()
+    pub(super) fn left(&self) -> Vec<Left> {
+        left::all(self.state().engine.dump())
     }
 
     /// Runs a script; a replica lets it read and takes back what it would write.

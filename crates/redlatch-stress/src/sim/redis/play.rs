@@ -28,6 +28,7 @@ use crate::{
     record::Log,
     rng::Rng,
     sim::{
+        left::Left,
         run::{Scene, gain},
         server::MachineClock,
         stage::{Span, Stage},
@@ -251,7 +252,8 @@ impl Servers {
         let server = node.machine;
         let long = if self.has_replicas() && rng.percent(40) { 10_000 } else { 0 };
         match rng.below(19) {
-            16 => {
+            // A release that the server refuses is told as an error, and what it was about stays for its lease.
+            16 if !self.numbers.rests => {
                 let words = *rng.of(&REFUSALS);
                 let time = rng.ms(1, 3_000);
                 faults.fault(format!("m{server} refuses scripts for {time:?}: {words}"));
@@ -263,7 +265,7 @@ impl Servers {
                 node.lag(lag, time);
             }
             0..3 => {
-                let time = rng.ms(1, self.numbers.lease_ms * 3 / 2 + long);
+                let time = rng.ms(1, self.numbers.outage_lease_ms() * 3 / 2 + long);
                 self.cut(machine, server, time, faults, rng);
             }
             3..6 => {
@@ -273,12 +275,12 @@ impl Servers {
                 machines.push(machine);
                 let (one, other) = (*rng.of(&machines), *rng.of(&machines));
                 if one != other {
-                    let time = rng.ms(1, self.numbers.lease_ms * 3 / 2 + long);
+                    let time = rng.ms(1, self.numbers.outage_lease_ms() * 3 / 2 + long);
                     self.cut(one, other, time, faults, rng);
                 }
             }
             6 => {
-                let time = rng.ms(1, self.numbers.lease_ms / 2 + long / 2);
+                let time = rng.ms(1, self.numbers.outage_lease_ms() / 2 + long / 2);
                 faults.fault(format!("m{server} stands still for {time:?}"));
                 node.stand_still(time);
             }
@@ -484,8 +486,8 @@ impl Stage for Servers {
         self.end_trouble();
     }
 
-    fn held(&self) -> Vec<String> {
-        self.nodes.all().iter().flat_map(|node| node.held()).collect()
+    fn left(&self) -> Vec<Left> {
+        self.nodes.all().iter().flat_map(|node| node.left()).collect()
     }
 
     fn trace(&self) -> u64 {

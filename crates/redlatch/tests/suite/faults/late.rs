@@ -9,6 +9,8 @@ use tokio::sync::oneshot;
 use super::{Rig, rig};
 use crate::fixture::{SOON, ms, soon};
 
+const HOUR: Lease = Lease::Fixed(Duration::from_secs(3_600));
+
 impl Rig {
     /// The arguments of the first script with this key that was sent and never arrived.
     async fn sent(&self, name: &str, count: usize) -> Vec<Vec<u8>> {
@@ -47,7 +49,6 @@ async fn until(what: &str, is_met: impl Fn() -> bool) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_request_of_an_acquire_that_was_given_up_is_looked_for() {
     type Acquires = fn(Client, String) -> Pin<Box<dyn Future<Output = ()> + Send>>;
-    const HOUR: Lease = Lease::Fixed(Duration::from_secs(3_600));
     let kinds: [(&str, Acquires); 4] = [
         ("plain", |client, name| {
             Box::pin(async move { drop(client.lock(name).acquire().wait(Wait::Forever).lease(HOUR).await) })
@@ -113,10 +114,9 @@ async fn a_request_of_an_owner_that_may_be_used_again_is_looked_for_when_its_acq
     for name in ["asked", "thread"] {
         let holder = rig.direct.lock(name).lock().await.unwrap();
         rig.proxy.rule(Match::script().key_contains(name).nth(1), Action::CloseBeforeRequest);
-        let hour = Lease::Fixed(Duration::from_secs(3_600));
         let has_it = if name == "asked" {
             let (lock, owner) = (rig.client.lock(name), rig.client.owner());
-            let acquire = lock.acquire().owner(&owner).lease(hour).wait(Wait::AtMost(ms(2_000)));
+            let acquire = lock.acquire().owner(&owner).lease(HOUR).wait(Wait::AtMost(ms(2_000)));
             soon("an answer", acquire.into_future()).await.unwrap().is_some()
         } else {
             let (tell, told) = oneshot::channel();
@@ -124,7 +124,7 @@ async fn a_request_of_an_owner_that_may_be_used_again_is_looked_for_when_its_acq
             std::thread::spawn(move || {
                 let client = blocking::Client::build(Client::builder().url(url)).unwrap();
                 let wait = Wait::AtMost(ms(2_000));
-                let guard = client.lock(name).acquire().lease(hour).wait(wait).run().unwrap();
+                let guard = client.lock(name).acquire().lease(HOUR).wait(wait).run().unwrap();
                 // The client stays, with what it has to look for.
                 let is_some = guard.is_some();
                 drop(guard);
@@ -143,4 +143,84 @@ async fn a_request_of_an_owner_that_may_be_used_again_is_looked_for_when_its_acq
         assert!(rig.exists(name), "{name}: a request that is late is granted what is free");
         until("what came late is given back", || !rig.exists(name)).await;
     }
+}
+
+/// The lock could be held by nobody for its whole lease: the looks at fixed times met nobody who answers, and were not made again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_comes_late_is_looked_for_until_a_look_is_answered() {
+    let rig = rig(ms(30_000)).await;
+    rig.proxy.rule(Match::script().key_contains("n").nth(1), Action::CloseBeforeRequest);
+    let guard = soon("the grant", rig.client.lock("n").acquire().lease(HOUR).into_future()).await;
+    let first = rig.sent("n", 2).await;
+    rig.proxy.rule(Match::script().key_contains("n").nth(3), Action::CloseBeforeRequest);
+    assert_eq!(guard.unwrap().unwrap().unlock().await.unwrap(), Unlocked::Released);
+    // From the second look on nobody answers.
+    for nth in 2..100 {
+        rig.proxy.rule(Match::script().key_contains("n").nth(nth), Action::CloseBeforeRequest);
+    }
+    // The last of them has been given up by then: 4.15 s after the release it began, for 3 s, and a try may take 2.5 s.
+    tokio::time::sleep(ms(11_000)).await;
+    rig.arrives(&first);
+    assert!(rig.exists("n"), "a request that is late is granted what is free");
+    rig.proxy.clear_rules();
+    until("what came late is given back", || !rig.exists("n")).await;
+}
+
+/// Beside the owner's write hold the last of its read holds is counted down alone, and an entry without an answer stayed counted: the read
+/// hold that nobody had was left when the write hold had gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_entry_without_an_answer_beside_a_write_hold_is_removed_when_that_has_gone() {
+    let rig = rig(ms(30_000)).await;
+    let (lock, owner) = (rig.client.read_write_lock("n"), rig.client.owner());
+    let reads = || lock.read().acquire().owner(&owner).lease(HOUR).into_future();
+    // The server knows the scripts.
+    let warm = [soon("a read hold", reads()).await, soon("an entry", reads()).await];
+    for reading in warm {
+        reading.unwrap().unwrap().unlock().await.unwrap();
+    }
+    let writing = lock.write().acquire().owner(&owner).lease(HOUR).await.unwrap().unwrap();
+    let first = soon("a read hold", reads()).await.unwrap().unwrap();
+    rig.proxy.rule(Match::script().key_contains("n").nth(1), Action::CloseAfterRequest);
+    let second = soon("an entry", reads()).await.unwrap().unwrap();
+    let count = rig.server.cmd(&["HVALS", "n"]).unwrap();
+    assert!(format!("{count:?}").contains("\"3\""), "the entry and its repeat are counted: {count:?}");
+    for reading in [second, first] {
+        reading.unlock().await.unwrap();
+    }
+    assert!(rig.exists("n"), "the write hold is there");
+    writing.unlock().await.unwrap();
+    until("what was counted too much is removed", || !rig.exists("n")).await;
+}
+
+/// Its last guard had gone while it was entered once more, and the request that was to take that entry back was lost without a trace.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_entry_that_could_not_be_taken_back_beside_a_write_hold_is_removed_when_that_has_gone() {
+    let rig = rig(ms(30_000)).await;
+    let (lock, owner) = (rig.client.read_write_lock("n"), rig.client.owner());
+    let reads = || lock.read().acquire().owner(&owner).lease(HOUR).into_future();
+    // The server knows the scripts.
+    let warm = [soon("a read hold", reads()).await, soon("an entry", reads()).await];
+    for reading in warm {
+        reading.unwrap().unwrap().unlock().await.unwrap();
+    }
+    let writing = lock.write().acquire().owner(&owner).lease(HOUR).await.unwrap().unwrap();
+    let first = soon("a read hold", reads()).await.unwrap().unwrap();
+    let gate = Gate::new();
+    let entry = rig
+        .proxy
+        .rule(Match::script().key_contains("n").nth(1), Action::HoldReplyUntilReleased(gate.clone()));
+    let takes_back = rig.proxy.rule(Match::script().key_contains("n").nth(2), Action::CloseBeforeRequest);
+    let (other, same) = (rig.client.read_write_lock("n"), owner.clone());
+    let entering = tokio::spawn(async move { other.read().acquire().owner(&same).lease(HOUR).await });
+    rig.proxy.wait_for(SOON, |log| log.fired(entry) == 1).await.unwrap();
+    let leaving = tokio::spawn(first.unlock());
+    // It waits for the entry.
+    until("the guard has gone", || rig.client.stats().background_jobs > 0).await;
+    gate.release();
+    let entered = soon("the end of the entry", entering).await.unwrap();
+    assert!(!matches!(entered, Ok(Some(_))), "{entered:?}");
+    soon("the end of the release", leaving).await.unwrap().unwrap();
+    rig.proxy.wait_for(SOON, |log| log.fired(takes_back) == 1).await.unwrap();
+    writing.unlock().await.unwrap();
+    until("what was counted too much is removed", || !rig.exists("n")).await;
 }

@@ -68,6 +68,8 @@ struct Table {
     owners: Vec<u16>,
     /// The configuration epochs of masters, as far as nodes have said.
     epochs: SeededMap<Addr, u64>,
+    /// Slots whose master was told last at an address that another node has by now, with that master's epoch.
+    strayed: SeededMap<u16, Option<u64>>,
     /// Slots whose master was learned from a redirection: other nodes may not have heard of it yet.
     told: SeededMap<u16, Told>,
     /// How often a slot has got another master, for those that have.
@@ -97,7 +99,8 @@ impl Table {
 
     /// The configuration epoch by which a slot has its master, as far as it is known: at least so much.
     fn epoch_of(&self, slot: u16) -> Option<u64> {
-        let owners = self.owner(slot).and_then(|owner| self.epochs.get(&owner.addr).copied());
+        let at_its_address = || self.owner(slot).and_then(|owner| self.epochs.get(&owner.addr).copied());
+        let owners = self.strayed.get(&slot).copied().unwrap_or_else(at_its_address);
         owners.max(self.told.get(&slot).and_then(|told| told.after))
     }
 
@@ -162,6 +165,7 @@ impl Topology {
                 masters: Vec::new(),
                 owners: vec![NOBODY; SLOTS],
                 epochs: SeededMap::default(),
+                strayed: SeededMap::default(),
                 told: SeededMap::default(),
                 eras: SeededMap::default(),
                 refused: SeededMap::default(),
@@ -312,6 +316,7 @@ impl Topology {
             let after = table.epoch_of(slot);
             table.replicas.promoted(from, to);
             table.owners[usize::from(slot)] = table.place(&member);
+            table.strayed.remove(&slot);
             *table.eras.entry(slot).or_default() += 1;
             // Callers' runtimes may have clocks of their own.
             table.told.insert(slot, Told { at: Instant::now(), after });

@@ -125,24 +125,48 @@ impl Table {
     /// The masters that lose slots to those of a picture with earlier epochs, and the epochs that count for nothing then. One of them that comes back would take
     /// its slots again by its own picture, from some clients and not from others. A master that loses a slot to a later epoch is none of them.
     fn refused_by(&self, layout: &Layout) -> SeededMap<Addr, u64> {
-        let losers = self.disputes(layout).filter_map(|(slot, _)| self.owner(slot));
+        // At the address of a master that has strayed is another node.
+        let losers = self.disputes(layout).filter(|(slot, _)| !self.strayed.contains_key(slot));
+        let losers = losers.filter_map(|(slot, _)| self.owner(slot));
         losers.filter_map(|owner| Some((owner.addr.clone(), *self.epochs.get(&owner.addr)?))).collect()
     }
 
     /// A picture tells who has a slot. It does not tell that nobody has one: a node that has just joined knows of few masters. A slot that it
     /// lacks stays with its master, who refuses what is no longer its own; and with it stay the epoch by which the next picture is
-    /// judged. Whether there was such a slot.
-    fn keeps_what_is_missing(&mut self, before: &Table) -> bool {
+    /// judged, also when another node has that master's address by now. Whether there was such a slot.
+    fn keeps_what_is_missing(&mut self, before: &Table, nodes: &SeededMap<Addr, String>) -> bool {
         let mut is_partial = false;
         for slot in 0..SLOTS {
             if self.owners[slot] == NOBODY
                 && let Some(master) = before.owner(slot as u16)
             {
                 self.owners[slot] = self.place(master);
+                let slot = slot as u16;
+                if before.strayed.contains_key(&slot) || before.had_another_at(&master.addr, nodes) {
+                    self.strayed.insert(slot, before.epoch_of(slot));
+                }
                 is_partial = true;
             }
         }
         is_partial
+    }
+
+    /// Whether another node was reached where these nodes are told.
+    fn had_another_at(&self, addr: &Addr, nodes: &SeededMap<Addr, String>) -> bool {
+        let is_another = |now: &String| {
+            self.nodes.get(now) != Some(addr) && self.nodes.values().any(|known| known == addr)
+        };
+        nodes.get(addr).is_some_and(is_another)
+    }
+
+    /// What is known of the epoch of the node at this address, there or where it was before.
+    fn known_epoch(&self, addr: &Addr, nodes: &SeededMap<Addr, String>) -> Option<u64> {
+        let before = match nodes.get(addr).and_then(|id| self.nodes.get(id)) {
+            Some(before) => before,
+            None if self.had_another_at(addr, nodes) => return None,
+            None => addr,
+        };
+        self.epochs.get(before).copied()
     }
 
     /// Who has the slots that a master of the table before had, if it has none any more.
@@ -219,6 +243,7 @@ impl Topology {
                 masters: Vec::new(),
                 owners: vec![NOBODY; SLOTS],
                 epochs: layout.epochs,
+                strayed: SeededMap::default(),
                 told: SeededMap::default(),
                 eras: table.eras.clone(),
                 refused,
@@ -230,9 +255,11 @@ impl Topology {
                 let at = new.place(&self.member(&addr));
                 new.owners[usize::from(*run.start())..=usize::from(*run.end())].fill(at);
             }
-            let is_partial = by == By::Epochs && new.keeps_what_is_missing(&table);
+            let is_partial = by == By::Epochs && new.keeps_what_is_missing(&table, &layout.nodes);
             if is_partial {
                 let earlier = table.nodes.iter().map(|(id, addr)| (id.clone(), addr.clone()));
+                // What another node has by now is no address of this one.
+                let earlier = earlier.filter(|(_, addr)| !layout.nodes.contains_key(addr));
                 earlier.for_each(|(id, addr)| _ = new.nodes.entry(id).or_insert(addr));
                 self.known_nodes.admit_more(&layout.ids);
             } else {
@@ -256,9 +283,9 @@ impl Topology {
                 new.replicas = replicas;
                 // The picture of a node that was away may be out of date although it moves nothing.
                 for master in &new.masters {
-                    if let Some(epoch) = table.epochs.get(&master.addr) {
+                    if let Some(epoch) = table.known_epoch(&master.addr, &layout.nodes) {
                         let known = new.epochs.entry(master.addr.clone()).or_default();
-                        *known = (*known).max(*epoch);
+                        *known = (*known).max(epoch);
                     }
                 }
             }

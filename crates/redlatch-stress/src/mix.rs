@@ -112,13 +112,13 @@ pub(crate) struct Numbers {
     pub(crate) slow_endings: u64,
 }
 
-/// Outages last as long for longer leases.
+/// A lease that outlasts rests does not make outages longer, which have to be over by then.
 const OUTAGE_LEASE_MS_MAX: u64 = 6_000;
 
 impl Numbers {
     /// The lease by which simulated outages are measured.
     pub(crate) fn outage_lease_ms(&self) -> u64 {
-        self.lease_ms.min(OUTAGE_LEASE_MS_MAX)
+        if self.rests { self.lease_ms.min(OUTAGE_LEASE_MS_MAX) } else { self.lease_ms }
     }
 }
 

@@ -91,7 +91,8 @@ impl Core {
         let outcome = match self.release_locally(lease, held) {
             ReleaseStep::Passed => Ok(Unlocked::Released),
             ReleaseStep::Lost(reason) => Ok(Unlocked::AlreadyLost(reason)),
-            // The caller's own task sends it, which saves the way over the keeper: no task of this process waits for it.
+            // The caller's own task sends it, which saves the way over the keeper. Tasks in line may wait for it; if this one is polled no more,
+            // the keeper lets them go on.
             ReleaseStep::Release { lane_waits, block }
                 if (caller == Caller::PollsToTheEnd || !block.delays_attempts())
                     && !lease.was_reentered()

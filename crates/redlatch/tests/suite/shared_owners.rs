@@ -1,7 +1,7 @@
 //! One owner that two processes use, because it was written out as text: each of them has a hold of its own, and none takes the
 //! other one's away. The server itself is the witness.
 
-use std::{future::IntoFuture, time::Duration};
+use std::{future::IntoFuture, pin::Pin, time::Duration};
 
 use redlatch::{Client, ErrorKind, Guard, Hold, Owner, Unlocked, Wait, scripts};
 use redlatch_testkit::{
@@ -90,6 +90,27 @@ impl Kind {
 
 impl Rig {
     /// An owner of the first process as both have it.
+    /// An acquire of the first process that waits behind a hold of that process.
+    fn in_line(
+        &self,
+        name: &str,
+        owner: &Owner,
+    ) -> Pin<Box<dyn Future<Output = Result<Option<Guard>, redlatch::Error>> + Send>> {
+        let (lock, owner) = (self.clients[0].lock(name), owner.clone());
+        let waits = async move { lock.acquire().owner(&owner).wait(Wait::Forever).await };
+        let mut waiter: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(waits);
+        let waker = std::task::Waker::noop();
+        let is_pending = waiter.as_mut().poll(&mut std::task::Context::from_waker(waker)).is_pending();
+        assert!(is_pending, "it is in line");
+        waiter
+    }
+
+    /// The first request of a script that the first process sent.
+    fn sent(&self, script: &scripts::Script) -> Option<Vec<Vec<u8>>> {
+        let of_it = |args: &Vec<Vec<u8>>| args.iter().any(|arg| arg == script.sha1().as_bytes());
+        self.proxies[0].with_log(|log| log.requests().map(|request| request.args.clone()).find(of_it))
+    }
+
     fn owner(&self) -> [Owner; 2] {
         let owner = self.clients[0].owner();
         let read = owner.to_text().parse().unwrap();
@@ -416,31 +437,43 @@ async fn a_shared_owner_that_waits_is_granted_once() {
     }
 }
 
-/// A transfer that came late set the count to one, though another process had entered meanwhile.
+/// A transfer that came late would set the count to one, though another process had entered meanwhile. So none is sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_late_transfer_takes_nothing_away_from_another_process() {
+async fn nothing_is_moved_to_an_owner_that_was_written_out() {
     let rig = rig().await;
     let (kind, owner) = (Kind::Of(Face::Plain), rig.owner());
     let first = rig.clients[0].lock("x").lock().await.unwrap();
-    let lost = rig.proxies[0].rule(script(&scripts::TRANSFER), Action::CloseBeforeRequest);
-    let lock = rig.clients[0].lock("x");
-    let mut waiter = Box::pin(lock.acquire().owner(&owner[0]).wait(Wait::Forever).into_future());
-    let waker = std::task::Waker::noop();
-    assert!(waiter.as_mut().poll(&mut std::task::Context::from_waker(waker)).is_pending(), "it is in line");
+    let mut waiter = rig.in_line("x", &owner[0]);
     first.unlock().await.unwrap();
     let one = soon("the next grant", &mut waiter).await.unwrap().unwrap();
     let two = kind.acquire(&rig.clients[1], "x", &owner[1], Wait::No).await.unwrap().unwrap();
-    rig.proxies[0].remove_rule(lost);
-    let late = rig.proxies[0].with_log(|log| {
-        let sha1 = scripts::TRANSFER.sha1().as_bytes();
-        log.requests()
-            .find(|request| request.args.iter().any(|arg| arg == sha1))
-            .map(|late| late.args.clone())
-    });
-    if let Some(late) = late {
-        rig.server.cmd(&late).unwrap();
-    }
+    assert_eq!(rig.sent(&scripts::TRANSFER), None);
     rig.give_back(kind, "x", &owner[0], one, two).await;
+}
+
+/// R3 for what moves a hold: the request arrives when its giver holds again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_transfer_does_not_end_the_next_hold_of_its_giver() {
+    let rig = rig().await;
+    let (giver, taker) = (rig.clients[0].owner(), rig.clients[0].owner());
+    let lock = rig.clients[0].lock("x");
+    let first = lock.acquire().owner(&giver).await.unwrap().unwrap();
+    let lost = rig.proxies[0].rule(script(&scripts::TRANSFER), Action::CloseBeforeRequest);
+    let mut waiter = rig.in_line("x", &taker);
+    first.unlock().await.unwrap();
+    let second = soon("the next grant", &mut waiter).await.unwrap().unwrap();
+    assert_eq!(second.unlock().await.unwrap(), Unlocked::Released);
+    rig.proxies[0].remove_rule(lost);
+    let late = rig.sent(&scripts::TRANSFER).expect("the hold was to be moved");
+    let again = soon("an answer", lock.acquire().owner(&giver).into_future()).await;
+    rig.server.cmd(&late).unwrap();
+    match again {
+        Err(error) => assert_eq!(error.kind(), ErrorKind::OwnerInDoubt, "{error}"),
+        Ok(held) => {
+            let held = held.expect("it is free");
+            assert_eq!(held.unlock().await.unwrap(), Unlocked::Released, "its hold is there");
+        }
+    }
 }
 
 /// The write hold was given back once by the downgrade and once more because that was not answered; or a read hold that never came.

@@ -76,6 +76,23 @@ async fn a_channel_that_is_wanted_again_as_it_is_left_is_subscribed_last() {
     }
 }
 
+/// Names that are waited for once piled up for as long as an outage lasted.
+#[tokio::test]
+async fn channels_that_nobody_waits_for_do_not_pile_up_while_there_is_no_connection() {
+    let server = FakeServer::start(|_| FakeReply::Default).unwrap();
+    let (orders, _inbox) = mpsc::unbounded_channel();
+    let mut task = Task::new(dial(&server), false, orders.downgrade());
+    for n in 0..1_000 {
+        let channel: Channel = format!("c{n}").into_bytes().into();
+        let (confirm, _confirmed) = oneshot::channel();
+        let listener: Listener = Arc::new(|_| {});
+        task.note(Order::Add { channel: channel.clone(), id: n, listener, confirm });
+        assert_eq!(task.channels.len(), 1);
+        task.note(Order::Remove { channel, id: n });
+    }
+    assert_eq!((task.channels.len(), task.linger.len()), (0, 0));
+}
+
 /// What the server said of an earlier request was taken for its answer to the later one, before it had subscribed again.
 #[tokio::test]
 async fn a_late_answer_to_an_earlier_request_confirms_nothing() {

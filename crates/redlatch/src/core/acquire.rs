@@ -135,7 +135,7 @@ impl Core {
                 self.keeper.watch_connections();
                 // A task that does not wait is in line only for a release that is on its way.
                 let deadline = &if waits { *deadline } else { self.response_deadline() };
-                match place.handed(deadline).await? {
+                match place.wait_until_handed(deadline).await? {
                     None => None,
                     Some(Handed::Lease(lease)) => Some(Grant { lease_term: lease.lease_term(), lease }),
                     Some(Handed::OfferExpired) => return Ok(Entered::OfferExpired),
@@ -193,13 +193,13 @@ impl Core {
     /// once, because two must not be valid.
     ///
     /// An error if the client is closed: shutting down may not have seen the lease, so the caller gives it back.
-    pub(crate) fn add_lease_unless_closed(
+    pub(crate) fn add_lease_and_check_open(
         self: &Arc<Self>,
         lease: &Arc<HeldLease>,
         leader: Option<&Arc<Request>>,
     ) -> Result<(), Error> {
-        match self.lanes.granted(lease, leader, self.now_ms()) {
-            Ok(lost) => self.tell_lost_to_grant(lost, lease),
+        match self.lanes.install_grant(lease, leader, self.now_ms()) {
+            Ok(lost) => self.lose_displaced_by(lost, lease),
             Err(newer) => {
                 // One of the two is gone, and this grant is the older news. It ends, and the other one is looked at.
                 self.lose(lease, LossReason::TakenOver { by: newer.owner.field().to_string() });
@@ -212,7 +212,7 @@ impl Core {
         if self.is_closed() { Err(self.closed_error()) } else { Ok(()) }
     }
 
-    pub(super) fn tell_lost_to_grant(self: &Arc<Self>, lost: DisplacedLeases, lease: &Arc<HeldLease>) {
+    pub(super) fn lose_displaced_by(self: &Arc<Self>, lost: DisplacedLeases, lease: &Arc<HeldLease>) {
         for lost in lost {
             self.lose(&lost, LossReason::TakenOver { by: lease.owner.field().to_string() });
             // If that grant is over by now, this hold may have come after it, and may still stand on the server.
@@ -283,16 +283,19 @@ impl LaneSlot {
         LaneSlot { core: core.clone(), keys: handle.request.keys.clone(), role: Role::Queued(handle) }
     }
 
-    /// The grant came: the lane has a lease now. An error as in [`Core::add_lease_unless_closed`].
+    /// The grant came: the lane has a lease now. An error as in [`Core::add_lease_and_check_open`].
     pub(super) fn granted(mut self, lease: &Arc<HeldLease>) -> Result<(), Error> {
         match std::mem::replace(&mut self.role, Role::Gone) {
-            Role::Leader(request) => self.core.add_lease_unless_closed(lease, Some(&request)),
-            _ => self.core.add_lease_unless_closed(lease, None),
+            Role::Leader(request) => self.core.add_lease_and_check_open(lease, Some(&request)),
+            _ => self.core.add_lease_and_check_open(lease, None),
         }
     }
 
     /// Waits in line. `None` when time is up.
-    pub(super) async fn handed(&mut self, deadline: &WaitDeadline) -> Result<Option<Handed>, Error> {
+    pub(super) async fn wait_until_handed(
+        &mut self,
+        deadline: &WaitDeadline,
+    ) -> Result<Option<Handed>, Error> {
         let Role::Queued(handle) = &mut self.role else { return Ok(None) };
         let inbox = &mut handle.inbox;
         let core = &self.core;
@@ -300,7 +303,7 @@ impl LaneSlot {
         if core.is_closed() {
             return Err(core.closed_error());
         }
-        let Some(handed) = core.in_lane(&self.keys.key, deadline, pin!(inbox)).await? else {
+        let Some(handed) = core.wait_in_lane(&self.keys.key, deadline, pin!(inbox)).await? else {
             return Ok(None);
         };
         let outcome_unknown = handle.is_outcome_unknown();

@@ -16,7 +16,7 @@ use super::{
     lease::{HeldLease, SentAt},
     replica_confirm::Unconfirmed,
     undo::RequestFate,
-    upgrade::Reading,
+    upgrade::OwnReadHold,
     wait::WaitDeadline,
 };
 use crate::{
@@ -58,8 +58,8 @@ pub(super) struct Acquirer {
     looks: u32,
     /// The last item of the last answer.
     value: i64,
-    /// When a read hold of the owner was to end that was seen first, by the server's clock.
-    read_end_ms: Option<i64>,
+    /// When the owner's read hold was to end when it was first seen, by the server's clock.
+    read_hold_end_ms: Option<i64>,
     concurrent: Concurrent,
     /// The next request has to count those before this owner.
     count_ahead: bool,
@@ -132,7 +132,7 @@ impl Acquirer {
             owner_busy: false,
             looks: 0,
             value: 0,
-            read_end_ms: None,
+            read_hold_end_ms: None,
             concurrent: Concurrent::new(core, request),
             count_ahead: true,
             line: Line::Outside,
@@ -155,7 +155,7 @@ impl Acquirer {
     async fn try_once(&mut self) -> Result<Attempt<Arc<HeldLease>>, Fault> {
         let (core, request, owner) = (&self.core, &self.request, &self.owner);
         // Only asked of an owner that reads and wants to write.
-        let reads_ended = self.gives_back();
+        let reads_ended = self.own_release_under_way();
         let sent_at = core.sent_at(&request.keys);
         let may_hold_already =
             owner.is_multi_process() || core.own_write_lease(&request.keys, owner).is_some();
@@ -224,32 +224,32 @@ impl Acquirer {
         let lease = Arc::new(lease);
         lease.change_holds(|holds| holds.count = 1);
         if owner.is_multi_process() && reply.count > 1 {
-            lease.entered_in(sent_at.incarnation, true);
+            lease.note_entered_in(sent_at.incarnation, true);
         }
         Ok(lease)
     }
 
     /// Whether a hold of the same owner is just being given back.
-    fn gives_back(&self) -> bool {
+    fn own_release_under_way(&self) -> bool {
         self.owner.is_known_outside() && self.core.owners.is_blocked(&self.request.keys, &self.owner)
     }
 
     /// The server has refused the write lock because it counts a read hold of the same owner: for good, unless that hold is over or ends.
     async fn upgrade(&mut self, reads_ended: bool) -> Result<Attempt<Arc<HeldLease>>, Fault> {
-        let reading = if reads_ended || self.gives_back() {
-            Reading::Ends(Some(Duration::ZERO))
+        let reading = if reads_ended || self.own_release_under_way() {
+            OwnReadHold::Ends(Some(Duration::ZERO))
         } else {
-            self.core.reading(&self.request, &self.owner, &mut self.read_end_ms).await
+            self.core.reading(&self.request, &self.owner, &mut self.read_hold_end_ms).await
         };
         // This look comes after the reading: a release blocks its owner before the lease leaves its lane, so the look finds a release
         // that the reading has missed.
-        if self.gives_back() {
+        if self.own_release_under_way() {
             self.owner_busy = true;
             return Ok(Attempt::OwnReleaseWaits);
         }
         match reading {
-            Reading::Ends(left) => Ok(Attempt::Busy(left)),
-            Reading::Goes => Err(Fault::Server(upgrade_refused())),
+            OwnReadHold::Ends(left) => Ok(Attempt::Busy(left)),
+            OwnReadHold::Continues => Err(Fault::Server(upgrade_refused())),
         }
     }
 
@@ -289,7 +289,7 @@ impl Acquirer {
     /// behind a process that has ended. Bounded, and finished in the background when it takes longer.
     pub(super) async fn leave_queue(&mut self) {
         if !self.outcome_unknown && self.step_out() {
-            let job = self.core.undo_later(&self.request, &self.owner, RequestFate::Arrived);
+            let job = self.core.undo_later(&self.request, &self.owner, RequestFate::AnsweredWithoutGrant);
             let limit = self.core.keeper.sleep(self.core.config.response_timeout);
             tokio::select! {
                 biased;
@@ -310,7 +310,7 @@ impl Drop for Acquirer {
         if self.outcome_unknown {
             drop(self.core.undo_later(&self.request, &self.owner, RequestFate::MayArriveLater));
         } else if lined_up || self.passed_over {
-            drop(self.core.undo_later(&self.request, &self.owner, RequestFate::Arrived));
+            drop(self.core.undo_later(&self.request, &self.owner, RequestFate::AnsweredWithoutGrant));
         }
     }
 }

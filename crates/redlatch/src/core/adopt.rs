@@ -92,7 +92,7 @@ impl Core {
             let late = Error::new(ErrorKind::Timeout, "the adoption took longer than its lease");
             late.remedy("use a longer lease, or look at the server's load")
         } else {
-            match self.add_lease_unless_closed(&lease, None) {
+            match self.add_lease_and_check_open(&lease, None) {
                 Ok(()) => return Ok((Taken::Up(lease), Some(block))),
                 Err(closed) => {
                     self.lanes.forget(&lease);

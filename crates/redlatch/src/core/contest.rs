@@ -190,7 +190,7 @@ impl Core {
                         }
                         continue;
                     }
-                    // What is missed meanwhile is found by the look after the subscription.
+                    // A message that is missed here does no harm, because the lock is asked for again after the subscription.
                     if std::mem::take(&mut first_refusal)
                         && contender.expect_hand_over()
                         && waiter.await_hand_over(self, HAND_OVER_WAIT, deadline).await?
@@ -203,7 +203,7 @@ impl Core {
                     }
                     match contender.channel().map(|channel| waiter.subscribe(self, channel)) {
                         // Between the refusal and the confirmation a release may have passed by unheard, so look again then.
-                        Some(true) => waiter.confirmed(self, deadline).await?,
+                        Some(true) => waiter.wait_for_confirmation(self, deadline).await?,
                         Some(false) if matches!(busy, Attempt::QueuedBehind { .. }) => {
                             waiter.wait_queued_behind(self, deadline).await?;
                         }

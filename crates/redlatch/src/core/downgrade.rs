@@ -202,7 +202,7 @@ impl Core {
             let reason = reading.missing(self.now_ms());
             return Err(lost_error(&reading.keys.name, &reading.owner, &reason));
         }
-        reading.comes_from(writing);
+        reading.note_predecessor(writing);
         Ok(())
     }
 

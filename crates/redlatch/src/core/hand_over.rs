@@ -60,11 +60,11 @@ impl Core {
                 ));
                 let now_ms = self.now_ms();
                 held.offer(now_ms);
-                let waits_on = match self.lanes.moved(&held, &next, now_ms) {
+                let waits_on = match self.lanes.install_transferred(&held, &next, now_ms) {
                     // A task that waits no more has found its grant by itself, or has given up and removes what it left.
                     None => Some(next).filter(|next| !next.tell.is_closed()),
                     Some(lost) => {
-                        self.tell_lost_to_grant(lost, &held);
+                        self.lose_displaced_by(lost, &held);
                         if let Err(held) = next.hand(held)
                             && held.take()
                         {
@@ -124,18 +124,18 @@ impl Core {
                     next.request.lease_term,
                     sent_at,
                 ));
-                self.sweep_if_outcome_unknown(&lease);
+                self.undo_late_arrivals(&lease);
                 held.offer(self.now_ms());
-                let Some(lost) = self.lanes.moved(&held, &next, self.now_ms()) else {
+                let Some(lost) = self.lanes.install_transferred(&held, &next, self.now_ms()) else {
                     // The server may have it under that owner, and nobody is told.
                     if !next.mark_unknown_and_leave() {
-                        self.undo_moved(&lease, lease_term, &held.owner, RequestFate::Arrived);
+                        self.undo_moved(&lease, lease_term, &held.owner, RequestFate::AnsweredWithoutGrant);
                     }
                     self.lanes.requeue(&lease.keys, next);
                     self.lanes.release_finished(&lease.keys, false);
                     return Ok(Unlocked::Released);
                 };
-                self.tell_lost_to_grant(lost, &held);
+                self.lose_displaced_by(lost, &held);
                 let lease_term = next.request.lease_term;
                 if let Err(held) = next.hand(held)
                     && held.take()
@@ -148,14 +148,14 @@ impl Core {
             // The owner has other holds that shut the next one out, so this is an ordinary release.
             Ok(reply) if reply.get(1) == Some(&2) => self.release_and_lead(lease, next, block).await,
             Ok(_) => {
-                self.sweep_if_outcome_unknown(&lease);
+                self.undo_late_arrivals(&lease);
                 self.lanes.requeue(&lease.keys, next);
                 self.lanes.release_finished(&lease.keys, false);
                 Ok(Unlocked::AlreadyLost(lease.missing(self.now_ms())))
             }
             Err(fault) => {
                 if fault.is_unknown() {
-                    lease.doubts_end();
+                    lease.mark_end_in_doubt();
                 }
                 // Whether it moved is unknown. The giver's field is removed for certain, and the task contends for itself. If it
                 // asks under the same owner, it takes over what it may have been given, or removes that when it gives up.

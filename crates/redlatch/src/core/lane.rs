@@ -190,7 +190,7 @@ impl Lane {
     }
 
     /// The same, to be taken from.
-    pub(super) fn rare_parts_if_any(&mut self) -> Option<&mut Extras> {
+    pub(super) fn extras_if_any(&mut self) -> Option<&mut Extras> {
         self.extras.as_deref_mut()
     }
 
@@ -221,7 +221,7 @@ impl Lane {
     /// Takes the first task in line that still waits and is polled; if none is polled, the first that waits. Where the server has a queue of
     /// its own, that one decides.
     pub(super) fn first_in_line(&mut self, now_ms: u64) -> Option<WaiterEntry> {
-        let queue = &mut self.rare_parts_if_any()?.queue;
+        let queue = &mut self.extras_if_any()?.queue;
         while queue.front().is_some_and(|entry| entry.tell.is_closed()) {
             queue.pop_front();
         }
@@ -246,7 +246,7 @@ impl Lane {
     /// The first in line of those who count on this process. It is not known for certain who of them is first on the
     /// server, because answers that come in order may be noted out of order.
     pub(super) fn expecting_hand_over(&mut self) -> Wakes {
-        let Some(extras) = self.rare_parts_if_any() else { return Wakes::default() };
+        let Some(extras) = self.extras_if_any() else { return Wakes::default() };
         let first = extras.queue.iter_mut().take(EXPECTING_WOKEN_MAX);
         let expecting = first
             .filter_map(|entry| std::mem::take(&mut entry.expects_hand_over).then(|| entry.wake.clone()));
@@ -256,7 +256,7 @@ impl Lane {
     /// A task has left the line. Those who have left are swept out when they are more than those who stay, and returned so that
     /// they are dropped without the lane's mutex.
     pub(super) fn one_has_left(&mut self) -> Vec<WaiterEntry> {
-        let Some(Extras { queue, gone: gone_count, .. }) = self.rare_parts_if_any() else {
+        let Some(Extras { queue, gone: gone_count, .. }) = self.extras_if_any() else {
             return Vec::new();
         };
         *gone_count += 1;
@@ -322,7 +322,7 @@ impl Lane {
 
     /// Takes a lease out; `false` if it had no part in the lane.
     pub(super) fn remove(&mut self, lease: &Arc<HeldLease>) -> bool {
-        if let Some(Extras { concurrent, replaced, .. }) = self.rare_parts_if_any() {
+        if let Some(Extras { concurrent, replaced, .. }) = self.extras_if_any() {
             replaced.retain(|replaced| !Arc::ptr_eq(replaced, lease));
             if let Some(at) = concurrent.iter().position(|held| Arc::ptr_eq(held, lease)) {
                 concurrent.swap_remove(at);

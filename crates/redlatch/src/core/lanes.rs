@@ -162,7 +162,7 @@ impl Lanes {
         let Request { keys, recipe, wait, .. } = &**request;
         let (owner, waits) = (request.owner.as_ref(), *wait != Wait::No);
         let mut bucket = self.bucket(keys);
-        // A guard blocks its owner before it takes its lease out of here, so an owner without a lease and without a block has nothing under way.
+        // A release blocks its owner first and takes the lease out of here second, so an owner without either has nothing under way.
         if let Some(owner) = owner {
             let lane = bucket.get(&LaneKey(keys.clone()));
             let held = lane
@@ -247,7 +247,7 @@ impl Lanes {
     /// # Errors
     ///
     /// A lease that the server was seen to have after this grant was asked for. The server has no longer what it granted.
-    pub(super) fn granted(
+    pub(super) fn install_grant(
         &self,
         lease: &Arc<HeldLease>,
         leader: Option<&Arc<Request>>,
@@ -287,7 +287,7 @@ impl Lanes {
     /// A release has moved the lease on the server to a task of this process, as an answer says that may have come late. `None` if the
     /// answer is out of date: the task has gone on with what it was granted, the lease is over, or the lock has been granted to
     /// another task since.
-    pub(super) fn moved(
+    pub(super) fn install_transferred(
         &self,
         lease: &Arc<HeldLease>,
         next: &WaiterEntry,
@@ -405,7 +405,7 @@ impl Lanes {
             let mut bucket = bucket.lock().unwrap_or_else(PoisonError::into_inner);
             let lines: Vec<_> = bucket
                 .values_mut()
-                .filter_map(Lane::rare_parts_if_any)
+                .filter_map(Lane::extras_if_any)
                 .map(|extras| std::mem::take(&mut extras.queue))
                 .collect();
             // Dropping them wakes them, which may run anything.

@@ -19,7 +19,7 @@ impl Core {
                 self.remove_remains(lease);
             }
             // A request that came late may have left a place in a queue, or a hold, that no release looks for any more.
-            self.sweep_if_outcome_unknown(lease);
+            self.undo_late_arrivals(lease);
             let owner = &**lease.owner.field();
             catch_panic(|| tracing::warn!(lock = %lease.keys.name, owner, %reason, "a lock was lost"));
         }
@@ -101,7 +101,7 @@ impl Core {
             let lease_ms = lease.longest_ms().max(i64::try_from(asked_ms).unwrap_or(i64::MAX));
             let lease_term = LeaseTerm { lease_ms, renewed: false };
             let request = Arc::new(Request::new(&lease.keys, lease.recipe, lease_term, Wait::No));
-            drop(self.undo_later(&request, &lease.owner, RequestFate::Arrived));
+            drop(self.undo_later(&request, &lease.owner, RequestFate::AnsweredWithoutGrant));
         }
         drop(block);
     }

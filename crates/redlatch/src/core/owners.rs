@@ -30,7 +30,7 @@ const BUCKETS: usize = 16;
 /// (Linux: `tcp_retries2`, 924 s), and proxies keep nothing for longer than their connections.
 const DOUBT_MS: u64 = 3_600_000;
 
-/// From how many records of a bucket on those that are over are looked for.
+/// A bucket with at least so many records is searched for those that are over.
 const SWEEP_FROM_MIN: usize = 64;
 
 /// A name and one of its owners.

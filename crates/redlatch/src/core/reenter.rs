@@ -73,7 +73,7 @@ impl Core {
                         // It is over, or the last guard has gone meanwhile. What that does waits for this, and takes the entry with it unless
                         // it counts down.
                         if self.release_mode(&lease) == ReleaseMode::AllHolds {
-                            lease.doubts_count();
+                            lease.mark_count_in_doubt();
                         } else if !lease.is_count_in_doubt() {
                             let block = self.owners.block(&lease.keys, owner);
                             if block.no_attempt_asks() {
@@ -92,7 +92,7 @@ impl Core {
                         }
                         return Err(lost());
                     }
-                    lease.entered_in(sent_at.incarnation, false);
+                    lease.note_entered_in(sent_at.incarnation, false);
                     self.schedule(&lease);
                     return Ok(());
                 }
@@ -104,7 +104,7 @@ impl Core {
                 Err(fault) => fault,
             };
             if fault.is_unknown() {
-                lease.doubts_count();
+                lease.mark_count_in_doubt();
                 // It may arrive in the owner's next hold, too.
                 self.owners.block(&lease.keys, owner).ended::<()>(&Err(fault.clone()));
             }
@@ -127,7 +127,7 @@ impl Core {
         let call = lease.recipe.release_one(&lease.keys, owner, publish, 0, lease.min_ttl_ms());
         if self.count_down(call, Some(incarnation), owner.number(), false, block).await.is_err() {
             // It may be counted still when the last of the others is counted down.
-            lease.doubts_count();
+            lease.mark_count_in_doubt();
         }
     }
 }

@@ -305,7 +305,7 @@ impl Core {
             Err(fault) => self.release_again(lease, block, fault).await,
         };
         // Not before: it would find the hold that this release is about, and this release nothing.
-        self.sweep_if_outcome_unknown(lease);
+        self.undo_late_arrivals(lease);
         outcome
     }
 

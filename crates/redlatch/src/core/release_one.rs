@@ -36,7 +36,7 @@ impl Core {
             let outcome = match self.leave_once(&lease, &block).await {
                 Ok(unlocked) => Ok(unlocked),
                 Err(fault) if fault.is_unknown() => {
-                    lease.doubts_count();
+                    lease.mark_count_in_doubt();
                     if lease.owner.is_multi_process() {
                         Err(fault.into_error())
                     } else {
@@ -55,7 +55,7 @@ impl Core {
             };
             // Before the next one counts. What was not sent because the lease is over is counted there still.
             if !matches!(outcome, Ok(Unlocked::AlreadyLost(_))) {
-                lease.has_left();
+                lease.note_left();
             }
             return outcome;
         }

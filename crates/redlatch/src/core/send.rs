@@ -25,11 +25,13 @@ impl Core {
         let request_id = self.request_ids.number(&mut call);
         let slot = self.slot_of(&call);
         let run =
-            RequestId::awaited(request_id, self.outages.tracked(slot, self.run_here(call)), |reply| reply);
+            RequestId::awaited(request_id, self.outages.tracked(slot, self.run_declared(call)), |reply| {
+                reply
+            });
         self.watched_again_after(keys, run)
     }
 
-    fn run_here(&self, call: Call) -> RunFuture {
+    fn run_declared(&self, call: Call) -> RunFuture {
         let Some(declaring) = call.script.declaring() else { return self.store.run(call) };
         let store = self.store.clone();
         Box::pin(self.declarer(declaring).run(call, move |call| store.run(call), |reply| reply))
@@ -46,12 +48,14 @@ impl Core {
     pub(super) fn run_as_keeper_unwatched(&self, mut call: Call) -> RunFuture {
         let request_id = self.request_ids.number(&mut call);
         let slot = self.slot_of(&call);
-        RequestId::awaited(request_id, self.outages.tracked(slot, self.run_as_keeper_here(call)), |reply| {
-            reply
-        })
+        RequestId::awaited(
+            request_id,
+            self.outages.tracked(slot, self.run_declared_as_keeper(call)),
+            |reply| reply,
+        )
     }
 
-    fn run_as_keeper_here(&self, call: Call) -> RunFuture {
+    fn run_declared_as_keeper(&self, call: Call) -> RunFuture {
         let Some(declaring) = call.script.declaring() else { return self.store.run_as_keeper(call) };
         let store = self.store.clone();
         Box::pin(self.declarer(declaring).run(call, move |call| store.run_as_keeper(call), |reply| reply))
@@ -62,12 +66,12 @@ impl Core {
         let keys = self.watch_ended_by(&call, self.keeper.is_here());
         let request_id = self.request_ids.number(&mut call);
         let slot = self.slot_of(&call);
-        let run = self.outages.tracked(slot, self.run_acked_here(call, count, must));
+        let run = self.outages.tracked(slot, self.run_declared_acked(call, count, must));
         let run = RequestId::awaited(request_id, run, |(reply, _)| reply);
         self.watched_again_after(keys, run)
     }
 
-    fn run_acked_here(&self, call: Call, count: ReplicaCount, must: bool) -> AckedFuture {
+    fn run_declared_acked(&self, call: Call, count: ReplicaCount, must: bool) -> AckedFuture {
         let Some(declaring) = call.script.declaring() else { return self.store.run_acked(call, count, must) };
         let store = self.store.clone();
         let send = move |call| store.run_acked(call, count, must);

@@ -32,7 +32,7 @@ pub(crate) enum RequestFate {
     /// Its answer tells of a grant.
     Granted(SentAt),
     /// It has been answered, and not with a grant: one look finds all that it left.
-    Arrived,
+    AnsweredWithoutGrant,
     /// Its outcome is unknown, and it may run later.
     MayArriveLater,
 }
@@ -163,7 +163,7 @@ impl Core {
             _ if place_ms > 0 => (What::Place, over_ms),
             // The hold has ended, and what is counted now is another process's.
             RequestFate::Granted(_) => return !unanswered,
-            _ => return fate == RequestFate::Arrived && !unanswered,
+            _ => return fate == RequestFate::AnsweredWithoutGrant && !unanswered,
         };
         let undoing = self.undo_until_answered(request, owner, what, over_ms, block, &mut unanswered);
         undoing.await != Undone::Unknown && fate != RequestFate::MayArriveLater && !unanswered
@@ -358,9 +358,9 @@ impl Core {
 
     /// As [`look_later`](Self::look_later), for what was granted to the repeat of such a request and has been let go, and for an entry without
     /// an answer, which a hold that was counted down beside the owner's write hold has left behind.
-    pub(super) fn sweep_if_outcome_unknown(self: &Arc<Self>, lease: &Arc<HeldLease>) {
+    pub(super) fn undo_late_arrivals(self: &Arc<Self>, lease: &Arc<HeldLease>) {
         if let Some(before) = lease.before() {
-            self.sweep_if_outcome_unknown(before);
+            self.undo_late_arrivals(before);
         }
         if lease.outcome_unknown.load(Ordering::Relaxed) || lease.is_count_in_doubt() {
             let lease_term = LeaseTerm { lease_ms: lease.longest_ms(), renewed: false };

@@ -14,9 +14,9 @@ use crate::{
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 
 /// What the server's refusal means.
-pub(super) enum Reading {
+pub(super) enum OwnReadHold {
     /// The read hold is here, or elsewhere and goes on.
-    Goes,
+    Continues,
     /// It is over, or will be; perhaps after this time, if that is known.
     Ends(Option<Duration>),
 }
@@ -29,29 +29,29 @@ impl Core {
         request: &Request,
         owner: &Owner,
         seen: &mut Option<i64>,
-    ) -> Reading {
+    ) -> OwnReadHold {
         // It comes from another process, which reads, and may wait for this one.
         if !self.has_made(owner) {
-            return Reading::Goes;
+            return OwnReadHold::Continues;
         }
         let readers = Arc::new(Keys::new(request.keys.name.clone(), LaneKind::Read));
         let now_ms = self.now_ms();
         if self.lanes.find(&readers).iter().any(|lease| lease.owner == *owner && lease.is_valid(now_ms)) {
-            return Reading::Goes;
+            return OwnReadHold::Continues;
         }
         if request.wait == Wait::No {
-            return Reading::Ends(None);
+            return OwnReadHold::Ends(None);
         }
         let (end_ms, left) = match self.read_end(&readers, owner).await {
             Ok(found) => found,
-            Err(_) => return Reading::Ends(Some(ASK_AGAIN)),
+            Err(_) => return OwnReadHold::Ends(Some(ASK_AGAIN)),
         };
         // It is the server's moment, which stays what it is while nobody makes the hold last.
         let first_ms = if end_ms > 0 { *seen.get_or_insert(end_ms) } else { end_ms };
         if end_ms > first_ms.saturating_add_unsigned(SAME_END_MS) {
-            return Reading::Goes;
+            return OwnReadHold::Continues;
         }
-        Reading::Ends(Some(left))
+        OwnReadHold::Ends(Some(left))
     }
 
     /// When an owner's read holds end by the server's clock (0 if there are none), and for how long the lock is read at most.

@@ -141,7 +141,11 @@ impl Waiter {
     }
 
     /// Waits until the subscription is confirmed, refused, or late.
-    pub(super) async fn confirmed(&mut self, core: &Core, deadline: &WaitDeadline) -> Result<(), Error> {
+    pub(super) async fn wait_for_confirmation(
+        &mut self,
+        core: &Core,
+        deadline: &WaitDeadline,
+    ) -> Result<(), Error> {
         let limit = deadline.left(core).map_or(CONFIRM_TIME, |left| left.min(CONFIRM_TIME));
         self.sleep(core, limit, Until::Confirmation).await.map(drop)
     }
@@ -298,8 +302,8 @@ impl Core {
     }
 
     /// Waits in a lane, as [`behind_local_tasks`](Self::behind_local_tasks). The keeper wakes those in line when the server is in trouble, and a shutdown ends their
-    /// wait; so they need no subscription and no timer, either of which would cost more than to hand the lock on.
-    pub(super) async fn in_lane<T>(
+    /// wait; so they need no subscription and no timer, so that waiting here costs neither of them.
+    pub(super) async fn wait_in_lane<T>(
         &self,
         key: &[u8],
         deadline: &WaitDeadline,

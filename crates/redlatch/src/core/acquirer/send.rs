@@ -98,7 +98,7 @@ impl Core {
         let reply = self.read(&ACQUIRE, &request.keys.key, outcome, owner.number());
         let fate = match reply.and_then(|items| AcquireReply::read(&items)) {
             // Nothing was granted, but a place in the queue may have been taken.
-            Ok(reply) if reply.count <= 0 && context.queues_at_server => RequestFate::Arrived,
+            Ok(reply) if reply.count <= 0 && context.queues_at_server => RequestFate::AnsweredWithoutGrant,
             Ok(reply) if reply.count <= 0 => return,
             // It was granted, and no task is there to take it.
             Ok(_) => RequestFate::Granted(context.sent_at),

@@ -38,7 +38,7 @@ impl Lanes {
         let mut bucket = self.bucket(keys);
         let Some(lane) = bucket.get_mut(&LaneKey(keys.clone())) else { return false };
         let has_leases = lane.leases().next().is_some();
-        let Some(Extras { queue, handing_over, recipient_expects_hand_over, .. }) = lane.rare_parts_if_any()
+        let Some(Extras { queue, handing_over, recipient_expects_hand_over, .. }) = lane.extras_if_any()
         else {
             return false;
         };

@@ -113,7 +113,7 @@ pub(crate) struct Schedule {
     pub(crate) renew_due_ms: AtomicU64,
     /// When the store is to be asked to tell of changes of the key; never again while it has been asked.
     pub(crate) watch_due_ms: AtomicU64,
-    /// When a change was last told that had not ended the hold; 0 for never.
+    /// When the store last told of a change that had not ended the hold; 0 for never.
     pub(crate) alarmed_ms: AtomicU64,
     /// For when the agenda has it. An entry of another moment is out of date.
     pub(crate) agenda_due_ms: AtomicU64,
@@ -201,8 +201,8 @@ impl HeldLease {
         self.lease_ms.load(Ordering::Relaxed)
     }
 
-    /// The lease that the server is to be told again, where no renewal does that: the hold was made to last longer, or its grant was asked for twice.
-    /// `None` if the grant said all.
+    /// The lease to send to the server again, because no renewal will: after an extension, or after a grant that was asked for twice.
+    /// `None` if the server knows it from the grant.
     pub(super) fn reassert_ms(&self, now_ms: u64) -> Option<i64> {
         // The deadline of a grant that was asked for again is that of the last answer.
         if !self.outlasts_grant.load(Ordering::Relaxed) && !self.outcome_unknown.load(Ordering::Relaxed) {
@@ -215,11 +215,11 @@ impl HeldLease {
 
     /// A request that changes the count was not answered, so the server may count more than there are guards here. From now on nothing
     /// of this lease is counted down before its end.
-    pub(super) fn doubts_count(&self) {
+    pub(super) fn mark_count_in_doubt(&self) {
         self.count_in_doubt.store(true, Ordering::Release);
     }
 
-    /// Notes that what the server had of it after its end is counted down. Returns whether that was noted before.
+    /// Notes that the remains of the ended hold were counted down on the server. Returns whether that was noted before.
     pub(super) fn mark_counted_down(&self) -> bool {
         self.rare().counted_down.swap(true, Ordering::AcqRel)
     }
@@ -230,7 +230,7 @@ impl HeldLease {
 
     /// A request that ends it was not answered. Once another process holds under its owner too, nothing is counted down any more: what
     /// arrives late would find the other one's hold alone.
-    pub(super) fn doubts_end(&self) {
+    pub(super) fn mark_end_in_doubt(&self) {
         self.end_in_doubt.store(true, Ordering::Release);
     }
 
@@ -238,14 +238,14 @@ impl HeldLease {
         self.end_in_doubt.load(Ordering::Acquire)
     }
 
-    /// A request is about to have the server keep it until then. It may arrive late, in the owner's next hold. Answers until when an
-    /// earlier one may have, of which nothing is known; 0 for none.
+    /// To be called before an extension is sent, which may arrive late, in the owner's next hold. Returns until when an earlier extension
+    /// without an answer may keep the hold; 0 for none.
     pub(crate) fn note_pending_extension(&self, until_ms: u64) -> u64 {
         self.owner.note_pending_extension(until_ms);
         self.rare().pending_extension_ms.fetch_max(until_ms, Ordering::AcqRel)
     }
 
-    /// What became of the request to keep it until then is known. An earlier one that was not answered may keep it until `before_ms`.
+    /// The extension until `until_ms` was answered. An earlier one without an answer may keep the hold until `before_ms`.
     pub(crate) fn extension_resolved(&self, until_ms: u64, before_ms: u64) {
         let pending_extension_ms = &self.rare().pending_extension_ms;
         // Unless another one asks for longer.
@@ -264,7 +264,7 @@ impl HeldLease {
     }
 
     /// It was turned from a hold of which an outcome is unknown.
-    pub(crate) fn comes_from(&self, before: &Arc<HeldLease>) {
+    pub(crate) fn note_predecessor(&self, before: &Arc<HeldLease>) {
         if before.outcome_unknown.load(Ordering::Relaxed) {
             _ = self.rare().before.set(before.clone());
             // So that its release looks for what is late.
@@ -295,7 +295,7 @@ impl HeldLease {
         self.last_seen.is_since(interruption)
     }
 
-    /// Whether it is what another lease was passed on as, since that was last seen on the server.
+    /// Whether this lease continues the grant of `before`, and neither was seen on the server since.
     pub(super) fn goes_on(&self, before: &HeldLease) -> bool {
         self.is_held() && self.hold == before.hold && self.last_seen_sent_ms() <= before.last_seen_sent_ms()
     }
@@ -354,7 +354,7 @@ impl HeldLease {
     }
 
     /// One guard gives its hold back; returns how many there were. After the last one nothing enters the lease any more. The server counts
-    /// it until it has been told, which is until [`has_left`](Self::has_left), or the end of the lease.
+    /// it until it has been told, which is until [`note_left`](Self::note_left), or the end of the lease.
     pub(crate) fn leave(&self, lease_term: LeaseTerm) -> u32 {
         let before = self.change_holds(|holds| {
             let before = holds.count;
@@ -371,8 +371,8 @@ impl HeldLease {
         before
     }
 
-    /// A hold of which the server was to be told no longer counts there, as far as can be known.
-    pub(crate) fn has_left(&self) {
+    /// The server has counted down a hold that was given back, as far as this process knows.
+    pub(crate) fn note_left(&self) {
         self.change_holds(|holds| holds.leaving = holds.leaving.saturating_sub(1));
     }
 
@@ -487,9 +487,9 @@ impl HeldLease {
 
     /// The server of this incarnation has counted one more hold of the owner. `entered_others`: it is the first hold of this lease, and
     /// another process held under the owner before. Otherwise this lease has entered its own hold again.
-    pub(super) fn entered_in(&self, incarnation: u64, entered_others: bool) {
+    pub(super) fn note_entered_in(&self, incarnation: u64, entered_others: bool) {
         let reentries = self.reentries();
-        let before = reentries.entered_in.swap(incarnation, Ordering::AcqRel);
+        let before = reentries.note_entered_in.swap(incarnation, Ordering::AcqRel);
         // What was entered before may have been lost since, and stays so.
         reentries.spans_incarnations.fetch_or(before != NEVER && before != incarnation, Ordering::AcqRel);
         reentries.entered_others.fetch_or(entered_others, Ordering::AcqRel);
@@ -497,7 +497,7 @@ impl HeldLease {
 
     /// The incarnation in which all that was entered is counted; `None` if nothing was.
     pub(super) fn counted_in(&self) -> Option<u64> {
-        let incarnation = self.reentries_if_any()?.entered_in.load(Ordering::Acquire);
+        let incarnation = self.reentries_if_any()?.note_entered_in.load(Ordering::Acquire);
         (incarnation != NEVER).then_some(incarnation)
     }
 

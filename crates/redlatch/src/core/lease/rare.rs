@@ -54,7 +54,7 @@ pub(crate) struct Reentries {
     /// that an attempt of the owner decides.
     pub(in crate::core) counting: tokio::sync::Mutex<()>,
     /// The [incarnation](crate::store::Store::incarnation) of the last entry, or [`NEVER`].
-    pub(super) entered_in: AtomicU64,
+    pub(super) note_entered_in: AtomicU64,
     /// It was entered in several incarnations.
     pub(super) spans_incarnations: AtomicBool,
     /// Another process held under the owner before.
@@ -75,7 +75,7 @@ impl Reentries {
         Reentries {
             next,
             counting,
-            entered_in: AtomicU64::new(NEVER),
+            note_entered_in: AtomicU64::new(NEVER),
             spans_incarnations,
             entered_others,
             changes,

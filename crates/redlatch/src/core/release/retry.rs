@@ -44,7 +44,7 @@ impl Core {
             Err(work) => return self.clone().settle(lease, lane_waits, block, mode, work.await).await,
             Ok(outcome) => return self.settle(lease, lane_waits, block, mode, outcome).await,
         };
-        lease.doubts_end();
+        lease.mark_end_in_doubt();
         let (another, held, core) = (block.another(), lease.clone(), self.clone());
         self.keeper.handle().spawn(async move {
             // Until it is answered it may still arrive.
@@ -88,7 +88,7 @@ impl Core {
         let (tell, outcome) = oneshot::channel();
         let (core, held, block) = (self.clone(), lease.clone(), block.another());
         if fault.is_unknown() {
-            lease.doubts_end();
+            lease.mark_end_in_doubt();
         }
         self.keeper.spawn(async move {
             let work = async |block: &OwnerBlock| core.release_until_done(&held, block).await;
@@ -132,7 +132,7 @@ impl Core {
                 self.release_once(lease, true, block).await
             };
             if outcome.as_ref().is_err_and(Fault::is_unknown) {
-                lease.doubts_end();
+                lease.mark_end_in_doubt();
             }
             match outcome {
                 // Nothing there within the lease: the first request did it, and only its reply was lost.

@@ -31,7 +31,7 @@ fn rig() -> Rig {
     let lanes = Lanes::new(bounds, Arc::default(), owners);
     let keys = Arc::new(Keys::new(LockName::from("x"), LaneKind::Lock));
     let lease = held(&keys);
-    assert!(lanes.granted(&lease, None, 0).is_ok_and(|lost| lost.is_empty()));
+    assert!(lanes.install_grant(&lease, None, 0).is_ok_and(|lost| lost.is_empty()));
     Rig { lanes, keys, lease }
 }
 
@@ -110,6 +110,6 @@ fn a_lease_that_was_lost_before_it_was_noted_stays_out_of_the_lane() {
     let rig = rig();
     assert!(rig.lease.lose(LossReason::Expired));
     rig.lanes.forget(&rig.lease);
-    assert!(rig.lanes.granted(&rig.lease, None, 0).is_ok_and(|lost| lost.is_empty()));
+    assert!(rig.lanes.install_grant(&rig.lease, None, 0).is_ok_and(|lost| lost.is_empty()));
     assert_eq!(rig.lanes.count(), (0, 0));
 }

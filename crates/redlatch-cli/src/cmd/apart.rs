@@ -2,7 +2,7 @@
 //!
 //! Descriptors are closed by beginning anew (`exec`), because only what is marked can be closed safely, and the environment of a
 //! running process cannot be taken from where others read it. Signals that the starter ignores get their defaults back by the same step,
-//! because `exec` keeps what is ignored and resets what is caught. What needs rights that are missing stays: niceness, hard limits, the
+//! because `exec` keeps what is ignored and resets what is caught. What it has blocked is unblocked. What needs rights that are missing stays: niceness, hard limits, the
 //! control group.
 
 use std::{
@@ -14,6 +14,7 @@ use std::{
     sync::Arc,
 };
 
+use nix::sys::signal::SigSet;
 use rustix::{
     fs::Mode,
     process::{Resource, Rlimit, getrlimit, setpriority_process, setrlimit, umask},
@@ -42,10 +43,12 @@ const SIGNALS: [i32; 13] = [
 /// The niceness that a process has by default.
 const NICENESS: i32 = 0;
 
-/// Leaves what belongs to the starter: descriptors, environment, directory, mask, soft limits, ignored signals, and niceness if the
-/// system lets us. Returns in the process that has.
+/// Leaves what belongs to the starter: descriptors, environment, directory, masks of files and signals, soft limits, ignored signals, and
+/// niceness if the system lets us. Returns in the process that has.
 pub(super) fn leave_the_starter() {
     umask(Mode::RWXG | Mode::RWXO);
+    // `exec` keeps what is blocked, and an engine that TERM does not reach could not be stopped.
+    _ = SigSet::empty().thread_set_mask();
     // Others wait for the engine, so it must not run as slowly as the batch job that happened to start it.
     _ = setpriority_process(None, NICENESS);
     for resource in LIMITS {

@@ -52,14 +52,19 @@ fn it_keeps_neither_secrets_nor_limits_nor_the_mask() {
 }
 
 #[test]
-fn it_keeps_neither_ignored_signals_nor_niceness() {
+fn it_keeps_neither_ignored_nor_blocked_signals_nor_niceness() {
     let place = Place::local();
     // Without rights the system refuses to make a process more urgent; then the niceness of the starter stays.
-    let script = "trap '' HUP QUIT USR1 CHLD; renice -n 5 -p $$ >&2; redlatch run x -- true; renice -n 0 -p $$ >&2 && echo may";
-    let output = finish(place.shell(script));
+    let blocks = "import os, signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2]); os.execvp('redlatch', ['redlatch', 'run', 'x', '--', 'true'])";
+    let script = format!(
+        "trap '' HUP QUIT USR1 CHLD; renice -n 5 -p $$ >&2; python3 -c \"{blocks}\"; renice -n 0 -p $$ >&2 && echo may"
+    );
+    let output = finish(place.shell(&script));
     let niceness = if output.stdout == b"may\n" { "0" } else { "5" };
     let pid = engine_pid(&place);
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:\t")).unwrap();
+    assert_eq!(u64::from_str_radix(blocked, 16).unwrap(), 0, "{status}");
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:\t")).unwrap();
     // The standard signals; the C library has its own use for the first two real-time ones. Rust ignores PIPE.
     let ignored = u64::from_str_radix(ignored, 16).unwrap() & 0x7fff_ffff;

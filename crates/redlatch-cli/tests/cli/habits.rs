@@ -197,12 +197,28 @@ fn the_names_of_kept_output_cannot_be_taken_before() {
     assert_eq!((output.status.code(), both(&output)), (Some(3), "out\n".into()), "{output:?}");
 }
 
+/// All verbs that the help names.
+fn verbs(place: &Place) -> Vec<String> {
+    let help = both(&place.output(["--help"]));
+    let listed = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    let verbs = listed.lines().filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    let verbs: Vec<String> =
+        verbs.filter(|verb| !verb.is_empty() && *verb != "help").map(str::to_owned).collect();
+    assert!(verbs.len() > 10 && verbs.contains(&"run".to_owned()), "{help}");
+    verbs
+}
+
 #[test]
 fn the_help_of_a_verb_leads_with_its_own_options() {
     let place = Place::local();
     let help = both(&place.output(["run", "--help"]));
     assert!(help.contains("--max-hold") && !help.contains("--address-map"), "{help}");
-    assert!(help.contains("`redlatch --help` lists the common options"), "{help}");
+    for verb in verbs(&place) {
+        let help = both(&place.output([verb.as_str(), "--help"]));
+        let common = ["--address-map", "--sentinel-password-file"];
+        assert!(!common.iter().any(|option| help.contains(option)), "{verb}: {help}");
+        assert!(help.contains("`redlatch --help` lists the common options"), "{verb}: {help}");
+    }
     let all = both(&place.output(["--help"]));
     assert!(all.contains("--address-map"), "{all}");
     // They are hidden and not gone.
@@ -219,6 +235,14 @@ fn man_pages_say_how_a_verb_is_called() {
     let words: String =
         synopsis.replace("\\fB", "").replace("\\fI", "").replace("\\fR", "").replace("\\-", "-");
     assert!(words.contains("redlatch run [OPTIONS] NAME... -- CMD..."), "{words}");
+    for verb in verbs(&place) {
+        let page = place.read(&format!("man/redlatch-{verb}.1"));
+        let synopsis = page.split(".SH SYNOPSIS").nth(1).unwrap().split(".SH").next().unwrap();
+        assert!(
+            synopsis.contains("redlatch") && synopsis.contains(&verb.replace('-', "\\-")),
+            "{verb}: {synopsis}"
+        );
+    }
     assert!(!page.contains("address") && place.read("man/redlatch.1").contains("address"), "{page}");
     assert!(!place.path("man/redlatch-__demo-worker.1").exists());
 }

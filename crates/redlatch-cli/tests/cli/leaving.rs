@@ -17,17 +17,22 @@ fn end(pid: i32) {
     _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
 }
 
-/// How many children of this process have ended and wait to be collected.
-fn zombies_of(parent: i32) -> usize {
+/// The children of this process, each with the letter of its state.
+fn children_of(parent: i32) -> Vec<(i32, char)> {
     let entries = fs::read_dir("/proc").unwrap().flatten();
     let stats = entries.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
-    let zombies = stats.filter(|stat| {
-        let fields = stat.rsplit_once(')').map(|(_, rest)| rest.split_ascii_whitespace());
-        fields.is_some_and(|mut fields| {
-            fields.next() == Some("Z") && fields.next() == Some(parent.to_string().as_str())
-        })
+    let children = stats.filter_map(|stat| {
+        let (named, rest) = stat.rsplit_once(')')?;
+        let mut fields = rest.split_ascii_whitespace();
+        let (state, of) = (fields.next()?.chars().next()?, fields.next()?);
+        (of == parent.to_string()).then_some((named.split(' ').next()?.parse().ok()?, state))
     });
-    zombies.count()
+    children.collect()
+}
+
+/// How many children of this process have ended and wait to be collected.
+fn zombies_of(parent: i32) -> usize {
+    children_of(parent).iter().filter(|(_, state)| *state == 'Z').count()
 }
 
 #[test]
@@ -65,19 +70,43 @@ fn a_zombie_whose_parent_has_moved_away_is_not_waited_for() {
     assert_eq!(output.status.code(), Some(4), "{output:?}");
 }
 
-#[test]
-fn adopted_processes_are_collected_wherever_they_ended() {
-    let place = Place::local();
-    let script = format!(
+/// Leaves 20 processes to the one who adopts them, and goes on until it is told to end.
+fn with_orphans(place: &Place) -> String {
+    format!(
         "for i in 1 2 3 4 5 6 7 8 9 10; do setsid -f true; (true &); done; echo $$ > {}; while [ ! -e {} ]; do sleep 0.02; done",
         place.word("job.pid"),
         place.word("job.end")
-    );
-    let run = place.start(["run", "job", "--", "sh", "-c", &script]);
+    )
+}
+
+#[test]
+fn adopted_processes_are_collected_wherever_they_ended() {
+    let place = Place::local();
+    let run = place.start(["run", "job", "--", "sh", "-c", &with_orphans(&place)]);
     place.pid("job");
     eventually("all are collected", || (zombies_of(run.pid()) == 0).then_some(()));
     place.end("job");
     assert_eq!(run.finish().status.code(), Some(0));
+}
+
+/// As the first process of a container it adopts all that lose their parents there.
+#[test]
+fn adopted_processes_are_collected_by_the_first_process_of_a_container() {
+    let server = RedisServer::start().unwrap();
+    let place = Place::on(&server);
+    fs::write(place.path("job.sh"), with_orphans(&place)).unwrap();
+    let how = if rustix::process::geteuid().is_root() { "-pf" } else { "-rpf" };
+    let script = format!(
+        "exec unshare {how} --mount-proc --kill-child redlatch run job -- sh {}",
+        place.path("job.sh").display()
+    );
+    let container = Running::spawn(place.shell(&script));
+    assert!(place.pid("job") < 40, "processes are counted anew there");
+    let first = children_of(container.pid())[0].0;
+    assert!(!children_of(first).is_empty());
+    eventually("all are collected", || (zombies_of(first) == 0).then_some(()));
+    place.end("job");
+    assert_eq!(container.finish().status.code(), Some(0));
 }
 
 /// The command, and what it started, in the places that a killed run leaves behind.

@@ -230,15 +230,18 @@ fn ctrl_z_does_not_stop_the_renewals_of_a_command_that_ignores_it() {
 
 #[test]
 fn a_second_request_to_end_ends_what_the_command_left_behind() {
-    let place = Place::local();
-    // A shell without job control starts background processes with INT ignored.
-    let script = format!("(echo $$ > {}; exec sleep 60 > /dev/null 2>&1) & exit 4", place.word("job.pid"));
-    let mut run = place.start(["run", "job", "--report", "report", "--", "sh", "-c", &script]);
-    place.pid("job");
-    run.until_told("others of its process group");
-    run.signal(Signal::INT);
-    assert_eq!(run.finish().status.code(), Some(4));
-    assert_eq!(place.report("report")["outcome"], "completed");
+    for signal in [Signal::INT, Signal::TERM] {
+        let place = Place::local();
+        // A shell without job control starts background processes with INT ignored.
+        let script =
+            format!("(echo $$ > {}; exec sleep 60 > /dev/null 2>&1) & exit 4", place.word("job.pid"));
+        let mut run = place.start(["run", "job", "--report", "report", "--", "sh", "-c", &script]);
+        place.pid("job");
+        run.until_told("others of its process group");
+        run.signal(signal);
+        assert_eq!(run.finish().status.code(), Some(4), "{signal:?}");
+        assert_eq!(place.report("report")["outcome"], "completed");
+    }
 }
 
 /// Started by a program that ignores the ends of its children, each run ended with 125.

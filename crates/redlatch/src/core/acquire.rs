@@ -48,12 +48,16 @@ impl Core {
                 request.last_poll.noting_polls(work.as_mut()).await
             }
         };
-        if let (Ok(grant), Some(began_ms)) = (&outcome, began_ms) {
-            let owner = grant.as_ref().map_or("", |grant| &**grant.lease.owner.field());
-            let after_ms = self.now_ms() - began_ms;
+        if let Some(began_ms) = began_ms {
+            let granted = outcome.as_ref().ok().and_then(Option::as_ref);
+            // A task in line that asked for no owner had none yet.
+            let owner = granted.map(|grant| &grant.lease.owner).or(request.owner.as_ref());
+            let owner = owner.map_or("", |owner| &**owner.field());
+            let (after_ms, acquired) = (self.now_ms() - began_ms, granted.is_some());
+            let error = outcome.as_ref().err().map(tracing::field::display);
             // A log that panics would take the grant with it.
             catch_panic(|| {
-                tracing::debug!(lock = %request.keys.name, owner, after_ms, acquired = grant.is_some(), "an acquire has ended");
+                tracing::debug!(lock = %request.keys.name, owner, after_ms, acquired, error, "an acquire has ended");
             });
         }
         outcome.map_err(|error| {

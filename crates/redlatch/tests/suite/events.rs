@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use redlatch::{Client, LossReason};
+use redlatch::{Client, ErrorKind, LossReason, Wait};
 use redlatch_testkit::server::RedisServer;
 use tracing::{
     Event, Level, Metadata, Subscriber,
@@ -70,11 +70,18 @@ async fn a_wait_is_an_event_with_its_time_and_its_owner() {
     let _listening = tracing::subscriber::set_default(heard.clone());
     let client = Client::connect("memory:").await.unwrap();
     let held = client.lock("awaited").lock().await.unwrap();
-    assert!(client.lock("awaited").lock_for(ms(30)).await.unwrap().is_none());
+    let (lock, owner) = (client.lock("awaited"), client.owner());
+    assert!(lock.acquire().owner(&owner).wait(Wait::AtMost(ms(30))).await.unwrap().is_none());
     let lines = heard.told("an acquire has ended");
     let in_vain = lines.iter().find(|line| line.contains("acquired=false")).unwrap();
     let after = in_vain.split_once("after_ms=").unwrap().1.split(' ').next().unwrap();
     assert!(after.parse::<u64>().unwrap() >= 30, "{in_vain}");
+    assert!(in_vain.contains(&owner.to_text()) && !in_vain.contains("error="), "{in_vain}");
+    let refused = client.read_write_lock("awaited").write().lock().await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::WrongLockKind, "{refused}");
+    let lines = heard.told("an acquire has ended");
+    let failed = lines.iter().find(|line| line.contains("error=")).unwrap();
+    assert!(failed.contains("lock=awaited") && failed.contains("acquired=false"), "{failed}");
     held.unlock().await.unwrap();
 }
 

@@ -170,8 +170,8 @@ impl ClientBuilder {
 
     /// How long a waiter that hears the server's messages sleeps at most before it looks again: 10 ms to 30 s, 800 ms unless set.
     ///
-    /// A release wakes waiters by a message, and the end of a lease is known. This is the net under both, for a message that is
-    /// lost, messages that have ceased to come, and a key that is deleted. With many waiters a longer one spares the server requests.
+    /// A release wakes waiters by a message, and the end of a lease is known. A key that is deleted or expires early is told to those that have
+    /// waited for longer than a moment, where the server tells of changes. This is the net under all that, for what is lost of it. With many waiters a longer one spares the server requests.
     /// A waiter sleeps for a random time from the half of it to the whole. It looks every 800 ms if messages were never heard, and
     /// every 3 s while others are before it in the queue of a fair lock, or as often as this says up to 10 s.
     pub fn poll_interval_max(mut self, limit: Duration) -> Self {

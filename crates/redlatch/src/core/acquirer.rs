@@ -78,6 +78,10 @@ impl Contender for Acquirer {
         self.request.recipe.channel(&self.request.keys, &self.owner)
     }
 
+    fn vanishing_key(&self) -> Option<Arc<[u8]>> {
+        self.request.recipe.vanishing_key(&self.request.keys)
+    }
+
     fn gate(&self) -> Option<GateKey> {
         self.request.recipe.gate(&self.request.keys, &self.owner)
     }

@@ -67,6 +67,10 @@ impl Contender for Group<'_> {
         None
     }
 
+    fn vanishing_key(&self) -> Option<Arc<[u8]>> {
+        None
+    }
+
     async fn attempt(&mut self) -> Result<Attempt<SetGain>, Fault> {
         self.core.ask_for_all(self.requests, &self.owner, self.deadline).await
     }

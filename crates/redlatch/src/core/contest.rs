@@ -66,6 +66,10 @@ pub(crate) trait Contender: Send {
     /// The channel on which changes are told; `None` when nobody tells, and the time of a busy reply is all there is.
     fn channel(&self) -> Option<Arc<[u8]>>;
 
+    /// The key whose end means that asking again is worth it, though no message tells of it: its expiry or deletion. `None` where the end of the
+    /// key gives a waiter nothing.
+    fn vanishing_key(&self) -> Option<Arc<[u8]>>;
+
     /// The gate at which the tasks of this process that wait for the same ask one after the other; `None` when each asks for itself, as for locks, which have
     /// lanes instead.
     fn gate(&self) -> Option<GateKey> {
@@ -118,7 +122,7 @@ impl Core {
         deadline: &WaitDeadline,
         others_first: bool,
     ) -> Result<Option<C::Gain>, Error> {
-        let mut waiter = Waiter::default();
+        let mut waiter = Waiter::until_gone(contender.vanishing_key());
         contender.set_notify(|| waiter.notify());
         let mut trouble = Trouble::default();
         // How long each attempt may take. A caller that does not wait sets no bound at first. After its first failed attempt the bound is the

@@ -6,6 +6,7 @@
 pub(crate) mod acquire;
 mod acquirer;
 pub(crate) mod adopt;
+mod awaited;
 pub(crate) mod batch;
 mod batch_status;
 pub(crate) mod contest;
@@ -90,6 +91,7 @@ pub(crate) struct Core {
     gates: OfProcess<Gates>,
     pub(crate) keeper: OfProcess<Keeper>,
     watched: OfProcess<watch::Watched>,
+    awaited: OfProcess<awaited::AwaitedNames>,
     /// Holds that were last seen before this moment have to be looked at, because a connection ended or another server took over.
     interrupted_ms: AtomicU64,
     closed: AtomicBool,
@@ -155,6 +157,7 @@ impl Core {
             gates: OfProcess::new(Gates::default()),
             keeper: OfProcess::new(keeper),
             watched: OfProcess::new(watch::Watched::default()),
+            awaited: OfProcess::new(awaited::AwaitedNames::default()),
             interrupted_ms: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             disconnected: AtomicBool::new(false),

@@ -12,7 +12,10 @@ use std::{
 
 use tokio::sync::Notify;
 
-use super::{Core, Wait};
+use super::{
+    Core, Wait,
+    awaited::{AWAITED_AFTER, Awaiting, WaitsFor},
+};
 use crate::{
     config::{POLL_INTERVAL_MAX, QUEUE_POLL_INTERVAL_MAX},
     error::Error,
@@ -104,9 +107,13 @@ impl WaitDeadline {
     }
 }
 
-/// What wakes a waiter: a message, the return of a subscription, or time.
+/// What wakes a waiter: a message, the return of a subscription, the end of the key, or time.
 #[derive(Default)]
 pub(super) struct Waiter {
+    /// The key without which there is nothing to wait for.
+    vanishing_key: Option<Arc<[u8]>>,
+    /// That it waits for the key, once it has waited for longer than a moment.
+    awaiting: Option<Awaiting>,
     /// Made when it is asked for: most acquires find the lock free.
     notify: Option<Arc<Notify>>,
     state: State,
@@ -125,6 +132,11 @@ enum State {
 }
 
 impl Waiter {
+    /// One whose wait is over when that key is gone.
+    pub(super) fn until_gone(vanishing_key: Option<Arc<[u8]>>) -> Waiter {
+        Waiter { vanishing_key, ..Waiter::default() }
+    }
+
     pub(super) fn notify(&mut self) -> Arc<Notify> {
         self.notify.get_or_insert_default().clone()
     }
@@ -160,7 +172,7 @@ impl Waiter {
         // One millisecond after the TTL, when the server has certainly let go.
         let until_expiry = hint.map_or(Duration::MAX, |hint| hint + Duration::from_millis(1));
         let poll = self.poll_interval(core);
-        self.pause(core, until_expiry.min(jittered(poll)), Until::MessageOrConfirmation, deadline).await
+        self.pause_for_change(core, until_expiry.min(jittered(poll)), WaitsFor::Key, deadline).await
     }
 
     /// Sleeps behind others in the server's queue. The server tells the first of them, so looking is only for trouble.
@@ -171,7 +183,33 @@ impl Waiter {
     ) -> Result<(), Error> {
         // No longer than its place counts.
         let poll = self.poll_interval(core).clamp(QUEUE_POLL_INTERVAL_MAX, QUEUE_POLL_INTERVAL_SET_MAX);
-        self.pause(core, jittered(poll), Until::MessageOrConfirmation, deadline).await
+        self.pause_for_change(core, jittered(poll), WaitsFor::AllKeys, deadline).await
+    }
+
+    /// Sleeps until a message, a subscription that came late, the end of the key, or time. The key is watched after a moment.
+    async fn pause_for_change(
+        &mut self,
+        core: &Core,
+        time: Duration,
+        waits_for: WaitsFor,
+        deadline: &WaitDeadline,
+    ) -> Result<(), Error> {
+        let until = Until::MessageOrConfirmation;
+        let mut left = time;
+        if let Some(key) = &self.vanishing_key
+            && self.awaiting.as_ref().is_none_or(|awaiting| awaiting.waits_for() != waits_for)
+            && time > AWAITED_AFTER
+        {
+            let key = key.clone();
+            if self.pause(core, AWAITED_AFTER, until, deadline).await? != WokenBy::Time
+                || deadline.is_over(core)
+            {
+                return Ok(());
+            }
+            left -= AWAITED_AFTER;
+            self.awaiting = Some(core.await_vanishing(key, self.notify(), waits_for));
+        }
+        self.pause(core, left, until, deadline).await.map(drop)
     }
 
     /// The interval that is set counts for a waiter that hears messages. Without them looking is all that wakes it, so 800 ms is the most then.
@@ -188,7 +226,7 @@ impl Waiter {
         deadline: &WaitDeadline,
     ) -> Result<bool, Error> {
         let time = deadline.left(core).map_or(time, |left| left.min(time));
-        self.sleep(core, time, Until::Message).await
+        Ok(self.sleep(core, time, Until::Message).await? == WokenBy::Notice)
     }
 
     /// Sleeps for a time, or until a message comes.
@@ -198,7 +236,7 @@ impl Waiter {
         time: Duration,
         deadline: &WaitDeadline,
     ) -> Result<(), Error> {
-        self.pause(core, time, Until::Message, deadline).await
+        self.pause(core, time, Until::Message, deadline).await.map(drop)
     }
 
     /// Sleeps before another try in trouble. Another server that takes the keyspace over ends it, and so it does if that has
@@ -248,9 +286,9 @@ impl Waiter {
         time: Duration,
         until: Until,
         deadline: &WaitDeadline,
-    ) -> Result<(), Error> {
+    ) -> Result<WokenBy, Error> {
         let time = time.max(SLEEP_MIN);
-        self.sleep(core, deadline.left(core).map_or(time, |left| left.min(time)), until).await.map(drop)
+        self.sleep(core, deadline.left(core).map_or(time, |left| left.min(time)), until).await
     }
 
     fn subscription_arrived(&mut self, core: &Core, outcome: Result<Box<dyn Subscription>, Fault>) {
@@ -271,8 +309,7 @@ impl Waiter {
         self.hears_since_ms
     }
 
-    /// `true` if a message or a task of this process ended it.
-    async fn sleep(&mut self, core: &Core, time: Duration, until: Until) -> Result<bool, Error> {
+    async fn sleep(&mut self, core: &Core, time: Duration, until: Until) -> Result<WokenBy, Error> {
         let closing = core.closing.until(|| core.is_closed().then_some(()));
         let mut closing = std::pin::pin!(closing);
         let limit = core.keeper.sleep(time);
@@ -285,11 +322,11 @@ impl Waiter {
                 outcome = subscription_arrives(&mut self.state) => {
                     self.subscription_arrived(core, outcome);
                     if until != Until::Message {
-                        return Ok(false);
+                        return Ok(WokenBy::Confirmation);
                     }
                 }
-                () = notify.notified(), if until != Until::Confirmation => return Ok(true),
-                () = &mut limit => return Ok(false),
+                () = notify.notified(), if until != Until::Confirmation => return Ok(WokenBy::Notice),
+                () = &mut limit => return Ok(WokenBy::Time),
             }
         }
     }
@@ -375,6 +412,16 @@ enum Until {
     Message,
     Confirmation,
     MessageOrConfirmation,
+}
+
+/// What ended a sleep.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum WokenBy {
+    /// A message, a task of this process, or the end of the key.
+    Notice,
+    /// A subscription that has arrived or was refused.
+    Confirmation,
+    Time,
 }
 
 /// Resolves when a subscription that is on its way has arrived; never when there is none.

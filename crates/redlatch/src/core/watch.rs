@@ -2,7 +2,8 @@
 //!
 //! What is told is a hint, and only a look at the server decides. Keys are watched once, so they are watched anew after each
 //! renewal, which ends the watching without a word, and after each change that has ended nothing. Only holds that the background
-//! thread has taken in are watched: short ones cost nothing. Where a store does not tell, renewals find out, as they do anyway.
+//! thread has taken in are watched: short ones cost nothing. Where a store does not tell, renewals find out, as they do anyway. Names that
+//! are waited for are watched likewise: `awaited.rs`.
 
 use std::{
     future::Future,
@@ -43,7 +44,7 @@ const UNTOLD_MS: u64 = 10_000;
 const UNSEEN_RENEWED_MS: u64 = 15_000;
 /// How often a hold that is told of is watched anew and looked at all the same, where no renewal does that sooner: what is told is a hint, and a hint
 /// may be lost.
-const TOLD_MS: u64 = 20_000;
+pub(super) const TOLD_MS: u64 = 20_000;
 /// What is told within so short a time is one burst, and is gathered for so long.
 const BURST_MS: u64 = 10;
 const GATHER_TIME: Duration = Duration::from_millis(2);
@@ -121,11 +122,13 @@ impl Core {
         };
         let mut leases = Vec::new();
         if all {
+            self.awaited.all_changed();
             // Those that the background thread has not taken in are watched later.
             let is_taken_in = |lease: &HeldLease| lease.schedule.in_agenda.load(Relaxed);
             self.lanes.each_lease(|lease| leases.extend(is_taken_in(lease).then(|| lease.clone())));
         } else {
             for key in &keys {
+                self.awaited.key_changed(key);
                 let behind = Keys::behind(key).into_iter().flat_map(|keys| self.lanes.find(&Arc::new(keys)));
                 leases.extend(behind.filter(|lease| lease.watched()[..] == key[..]));
             }
@@ -161,6 +164,9 @@ impl Core {
 
     /// A script of our own may have ended the watching of these keys.
     pub(super) fn watch_behind(self: &Arc<Self>, keys: &[Arc<[u8]>]) {
+        for key in keys {
+            self.awaited.key_changed(key);
+        }
         let leases: Vec<_> = keys.iter().flat_map(|key| self.leases_behind(key)).collect();
         self.watch_again(&leases);
     }
@@ -257,13 +263,9 @@ impl Core {
         let mut keys: Vec<Arc<[u8]>> = batch.iter().map(|lease| lease.watched().clone()).collect();
         keys.sort_unstable();
         keys.dedup();
-        self.keeper.watch_connections();
-        self.watched.is_used.store(true, Relaxed);
         let count = keys.len() as u64;
-        let outcome = tokio::time::timeout(self.config.response_timeout, self.store.watch(keys)).await;
-        match outcome {
-            Ok(Ok(found)) => {
-                self.watched.is_silent.store(found.is_none(), Relaxed);
+        match self.have_told(keys).await {
+            Some(found) => {
                 let again_ms = self.now_ms() + TOLD_MS;
                 for lease in batch.iter().filter_map(|lease| self.lanes.present(lease)) {
                     lease.schedule.watch_due_ms.store(again_ms, Relaxed);
@@ -278,11 +280,26 @@ impl Core {
                 }
                 found.map(|found| found == count)
             }
-            Ok(Err(_)) | Err(_) => {
+            None => {
                 self.watch_later(batch);
                 None
             }
         }
+    }
+
+    /// Has changes of a key told. Answers whether it may be there; `None` where there is no answer.
+    pub(super) async fn watch_key(&self, key: &Arc<[u8]>) -> Option<bool> {
+        Some(self.have_told(vec![key.clone()]).await?.is_none_or(|found| found > 0))
+    }
+
+    /// Has the next change of each of these keys told. Answers how many of them exist, where that is known; `None` where there is no answer.
+    async fn have_told(&self, keys: Vec<Arc<[u8]>>) -> Option<Option<u64>> {
+        self.keeper.watch_connections();
+        self.watched.is_used.store(true, Relaxed);
+        let outcome = tokio::time::timeout(self.config.response_timeout, self.store.watch(keys)).await;
+        let found = outcome.ok()?.ok()?;
+        self.watched.is_silent.store(found.is_none(), Relaxed);
+        Some(found)
     }
 
     fn watch_later(self: &Arc<Self>, batch: &[Arc<HeldLease>]) {

@@ -24,7 +24,7 @@ pub(crate) struct Counter {
     pub(crate) core: ForkSafeCore,
     pub(crate) name: LockName,
     pub(crate) channel: Arc<[u8]>,
-    key: Arc<[u8]>,
+    pub(crate) key: Arc<[u8]>,
     /// What is wrong with the name, found out once.
     fault: Option<Error>,
 }

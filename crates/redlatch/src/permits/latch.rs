@@ -178,6 +178,11 @@ impl Contender for Passer<'_> {
         Some(self.0.0.channel.clone())
     }
 
+    /// A latch that is not there is open.
+    fn vanishing_key(&self) -> Option<Arc<[u8]>> {
+        Some(self.0.0.key.clone())
+    }
+
     async fn attempt(&mut self) -> Result<Attempt<()>, Fault> {
         let reply = self.0.0.ask(&scripts::COUNTER_GET, |call| call, |_| None).await?;
         Ok(if item(&reply, 2) > 0 { Attempt::Busy(None) } else { Attempt::Won(()) })

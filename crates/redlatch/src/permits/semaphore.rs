@@ -348,6 +348,10 @@ impl Contender for Taker<'_> {
         self.semaphore.0.key()
     }
 
+    fn vanishing_key(&self) -> Option<Arc<[u8]>> {
+        None
+    }
+
     fn channel(&self) -> Option<Arc<[u8]>> {
         Some(self.semaphore.0.channel.clone())
     }

@@ -102,6 +102,11 @@ pub(crate) trait Recipe: Send + Sync + 'static {
         &keys.key
     }
 
+    /// The key whose end frees it for those who wait; `None` where the end of no key does.
+    fn vanishing_key(&self, keys: &Keys) -> Option<Arc<[u8]>> {
+        Some(keys.key.clone())
+    }
+
     /// Frees it from any owner, or only while the owner that is named holds it. Replies `{number, 1 or 0, receivers}`,
     /// -1 when another owner holds it, -2 when another kind of lock does.
     fn force(&self, keys: &Keys, forcing: &Forcing<'_>) -> Call {

@@ -68,6 +68,10 @@ impl Recipe for PermitsRecipe {
         &keys.timeouts
     }
 
+    fn vanishing_key(&self, _: &Keys) -> Option<Arc<[u8]>> {
+        None
+    }
+
     fn acquire(&self, keys: &Keys, owner: &Owner, args: &AcquireArgs) -> Call {
         self.take(keys, owner, args.lease_ms)
     }

@@ -1,6 +1,7 @@
 //! The library's tests at its public face: contracts on every store, wire facts, faults, cancellation, Java.
 
 mod address_map;
+mod awaited;
 mod cancel;
 mod capabilities;
 mod chaos;

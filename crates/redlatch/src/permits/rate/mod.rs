@@ -365,6 +365,10 @@ impl Contender for Taker<'_> {
     }
 
     /// Time alone frees permits.
+    fn vanishing_key(&self) -> Option<Arc<[u8]>> {
+        None
+    }
+
     fn channel(&self) -> Option<Arc<[u8]>> {
         None
     }

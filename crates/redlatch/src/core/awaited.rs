@@ -1,0 +1,219 @@
+//! Names that tasks of this process wait for at the server: the server tells when one has vanished without a message.
+//!
+//! A release publishes a message. A `DEL`, a flush or an expiry publishes none, and a waiter would find out with its next look. So the key of
+//! a name that is waited for longer than a moment is watched over the keeper's connection, as the keys of holds are. What is told is a hint:
+//! waiters are woken if the key is not there, and ask for themselves. Renewals change the key, too, and wake nobody.
+
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
+};
+
+use futures_util::FutureExt;
+use tokio::sync::Notify;
+
+use super::{Core, watch::TOLD_MS};
+use crate::{catch_panic::catch_panic, randomness::SeededMap};
+
+/// A waiter that waits no longer than this costs nothing here.
+pub(super) const AWAITED_AFTER: Duration = Duration::from_millis(200);
+/// The shortest time between two looks at a name.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
+
+/// Which changes concern a waiter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WaitsFor {
+    /// The name can be its own as soon as the key is gone.
+    Key,
+    /// Others come first in a queue that is a key of its own: only if all keys are gone it has to ask anew.
+    AllKeys,
+}
+
+/// The names that are waited for, by their keys.
+#[derive(Default)]
+pub(super) struct AwaitedNames(Mutex<Names>);
+
+type Names = SeededMap<Arc<[u8]>, AwaitedName>;
+
+#[derive(Default)]
+struct AwaitedName {
+    waiters: Vec<(Arc<Notify>, WaitsFor)>,
+    /// Wakes the task that looks at the key.
+    told: Arc<Notify>,
+}
+
+/// That a waiter waits for a name, until dropped.
+pub(super) struct Awaiting {
+    core: Weak<Core>,
+    key: Arc<[u8]>,
+    notify: Arc<Notify>,
+    waits_for: WaitsFor,
+}
+
+impl Awaiting {
+    pub(super) fn waits_for(&self) -> WaitsFor {
+        self.waits_for
+    }
+}
+
+impl Drop for Awaiting {
+    fn drop(&mut self) {
+        if let Some(core) = self.core.upgrade()
+            && !core.is_forked()
+        {
+            core.awaited.remove(&self.key, &self.notify);
+        }
+    }
+}
+
+impl AwaitedNames {
+    fn lock(&self) -> MutexGuard<'_, Names> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns what wakes the task that is to look at the key, if there is none yet.
+    fn add(&self, key: &Arc<[u8]>, notify: &Arc<Notify>, waits_for: WaitsFor) -> Option<Arc<Notify>> {
+        let mut names = self.lock();
+        let name = names.entry(key.clone()).or_default();
+        let is_first = name.waiters.is_empty();
+        name.waiters.push((notify.clone(), waits_for));
+        is_first.then(|| name.told.clone())
+    }
+
+    fn remove(&self, key: &[u8], notify: &Arc<Notify>) {
+        let mut names = self.lock();
+        let Some(name) = names.get_mut(key) else { return };
+        if let Some(at) = name.waiters.iter().position(|(waiter, _)| Arc::ptr_eq(waiter, notify)) {
+            name.waiters.swap_remove(at);
+        }
+        if name.waiters.is_empty() {
+            let told = names.remove(key).map(|name| name.told);
+            drop(names);
+            told.inspect(|told| told.notify_one());
+        }
+    }
+
+    /// Whether the task that is woken by this has waiters to look for.
+    fn are_looked_for_by(&self, key: &[u8], told: &Arc<Notify>) -> bool {
+        self.lock().get(key).is_some_and(|name| Arc::ptr_eq(&name.told, told))
+    }
+
+    /// A key has changed.
+    pub(super) fn key_changed(&self, key: &[u8]) {
+        let told = self.lock().get(key).map(|name| name.told.clone());
+        told.inspect(|told| told.notify_one());
+    }
+
+    /// All keys are gone.
+    pub(super) fn all_changed(&self) {
+        let (told, behind): (Vec<_>, Vec<_>) = {
+            let names = self.lock();
+            names.values().map(|name| (name.told.clone(), name.those_who_wait_for(WaitsFor::AllKeys))).unzip()
+        };
+        for notify in told.iter().chain(behind.iter().flatten()) {
+            catch_panic(|| notify.notify_one());
+        }
+    }
+
+    /// A key is gone: wakes those who wait for that.
+    fn key_is_gone(&self, key: &[u8]) {
+        let waiters = self.lock().get(key).map(|name| name.those_who_wait_for(WaitsFor::Key));
+        for notify in waiters.iter().flatten() {
+            catch_panic(|| notify.notify_one());
+        }
+    }
+}
+
+impl AwaitedName {
+    fn those_who_wait_for(&self, change: WaitsFor) -> Vec<Arc<Notify>> {
+        let for_that = self.waiters.iter().filter(|(_, waits_for)| *waits_for == change);
+        for_that.map(|(notify, _)| notify.clone()).collect()
+    }
+}
+
+impl Core {
+    /// Has a waiter woken when the key is gone, until what is returned is dropped.
+    pub(super) fn await_vanishing(
+        &self,
+        key: Arc<[u8]>,
+        notify: Arc<Notify>,
+        waits_for: WaitsFor,
+    ) -> Awaiting {
+        if let (Some(told), Some(core)) = (self.awaited.add(&key, &notify, waits_for), self.me.upgrade()) {
+            let key = key.clone();
+            self.keeper.handle().spawn(async move { core.look_for_waiters(key, told).await });
+        }
+        Awaiting { core: self.me.clone(), key, notify, waits_for }
+    }
+
+    /// Looks whether a key is there when it has changed, for as long as it has waiters.
+    async fn look_for_waiters(self: Arc<Self>, key: Arc<[u8]>, told: Arc<Notify>) {
+        let is_over = || self.is_closed() || !self.awaited.are_looked_for_by(&key, &told);
+        while !is_over() {
+            let looked_ms = self.now_ms();
+            // A panic, of the program's log for instance, is no answer.
+            let seen = AssertUnwindSafe(self.watch_key(&key)).catch_unwind().await;
+            let next_ms = match seen.unwrap_or(None) {
+                Some(is_there) => {
+                    if !is_there {
+                        self.awaited.key_is_gone(&key);
+                    }
+                    TOLD_MS
+                }
+                None => LOOK_PAUSE.as_millis() as u64,
+            };
+            tokio::select! {
+                biased;
+                () = told.notified() => {}
+                () = self.keeper.sleep(Duration::from_millis(next_ms)) => {}
+            }
+            let since = Duration::from_millis(self.now_ms().saturating_sub(looked_ms));
+            if !is_over() && since < LOOK_PAUSE {
+                self.keeper.sleep(LOOK_PAUSE - since).await;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn was_woken(notify: &Notify) -> bool {
+        notify.notified().now_or_never().is_some()
+    }
+
+    #[test]
+    fn those_behind_in_a_queue_are_woken_only_when_all_keys_are_gone() {
+        let names = AwaitedNames::default();
+        let (key, other): (Arc<[u8]>, Arc<[u8]>) = (Arc::from(&b"x"[..]), Arc::from(&b"y"[..]));
+        let (first, behind) = <(Arc<Notify>, Arc<Notify>)>::default();
+        let told = names.add(&key, &first, WaitsFor::Key).expect("the first waiter begins the looks");
+        assert!(names.add(&key, &behind, WaitsFor::AllKeys).is_none(), "and one task is enough");
+        names.key_changed(&other);
+        names.key_is_gone(&other);
+        assert!(!was_woken(&told) && !was_woken(&first));
+        names.key_changed(&key);
+        assert!(was_woken(&told) && !was_woken(&first), "only the look decides");
+        names.key_is_gone(&key);
+        assert!(was_woken(&first) && !was_woken(&behind));
+        names.all_changed();
+        assert!(was_woken(&told) && was_woken(&behind) && !was_woken(&first));
+    }
+
+    #[test]
+    fn a_name_is_looked_at_until_its_last_waiter_has_gone() {
+        let names = AwaitedNames::default();
+        let key: Arc<[u8]> = Arc::from(&b"x"[..]);
+        let (one, two) = <(Arc<Notify>, Arc<Notify>)>::default();
+        let told = names.add(&key, &one, WaitsFor::Key).unwrap();
+        names.add(&key, &two, WaitsFor::Key);
+        names.remove(&key, &one);
+        assert!(names.are_looked_for_by(&key, &told) && !was_woken(&told));
+        names.remove(&key, &two);
+        assert!(!names.are_looked_for_by(&key, &told) && was_woken(&told));
+        let next = names.add(&key, &one, WaitsFor::Key).expect("looks begin anew");
+        assert!(names.are_looked_for_by(&key, &next) && !names.are_looked_for_by(&key, &told));
+    }
+}

@@ -1,4 +1,4 @@
-//! Acquiring: from the access to the owner over its lane to the contest. What one attempt of the contest sends is in `acquirer.rs`.
+//! Acquiring: from the claim on the owner over its lane to the contest. What one attempt of the contest sends is in `acquirer.rs`.
 //!
 //! Every attempt of one acquire uses the same owner, and the script grants an owner at most once however often it
 //! asks. That makes it safe to ask again after an unknown outcome: either the earlier request is found to have been
@@ -16,7 +16,7 @@ use super::{
     lane::{DisplacedLeases, WaiterHandle, WaiterMessage},
     lanes::Enter,
     lease::HeldLease,
-    owners::OwnerAccess,
+    owners::OwnerClaim,
     undo::RequestFate,
     wait::WaitDeadline,
 };
@@ -42,7 +42,7 @@ impl Core {
                 let work = pin!(self.acquire_in_lane(&request, &deadline, None));
                 request.last_poll.noting_polls(work).await.map(Entered::grant)
             }
-            // Boxed, so that the future of an acquire stays small for those who need no access to an owner.
+            // Boxed, so that the future of an acquire stays small for those who need no claim on an owner.
             Some(owner) => {
                 let mut work = Box::pin(self.acquire_as(&request, owner, &deadline));
                 request.last_poll.noting_polls(work.as_mut()).await
@@ -73,13 +73,13 @@ impl Core {
         self: &Arc<Self>,
         request: &Arc<Request>,
         deadline: &WaitDeadline,
-        access: Option<&OwnerAccess>,
+        claim: Option<&OwnerClaim>,
     ) -> Result<Entered, Error> {
-        self.check_kind(request, access)?;
-        // A task that needs no access to an owner has just come.
-        let mut now_ms = if access.is_none() { deadline.began_ms() } else { self.now_ms() };
+        self.check_kind(request, claim)?;
+        // A task that needs no claim on an owner has just come.
+        let mut now_ms = if claim.is_none() { deadline.began_ms() } else { self.now_ms() };
         loop {
-            match self.enter_lane(request, deadline, access, now_ms).await? {
+            match self.enter_lane(request, deadline, claim, now_ms).await? {
                 Entered::OfferExpired if deadline.is_over(self) => return Ok(Entered::Done(None)),
                 Entered::OfferExpired => now_ms = self.now_ms(),
                 entered => return Ok(entered),
@@ -88,13 +88,13 @@ impl Core {
     }
 
     /// Refuses an owner that holds the name as a lock of another kind: the server has one field for both, and would take the one for
-    /// a repeat of the other. The caller has the access to the owner, because without it another attempt of the owner may be granted after the look. An
+    /// a repeat of the other. The caller has the claim on the owner, because without it another attempt of the owner may be granted after the look. An
     /// owner that is made for one acquire needs none.
-    pub(super) fn check_kind(&self, request: &Request, access: Option<&OwnerAccess>) -> Result<(), Error> {
+    pub(super) fn check_kind(&self, request: &Request, claim: Option<&OwnerClaim>) -> Result<(), Error> {
         debug_assert_eq!(
-            access.is_some(),
+            claim.is_some(),
             request.owner.is_some(),
-            "an owner that can be used again is accessed by one attempt"
+            "an owner that can be used again is claimed by one attempt"
         );
         let Some(owner) = &request.owner else { return Ok(()) };
         // Holds of a shared owner may be noted with another value of it.
@@ -115,11 +115,11 @@ impl Core {
         self: &Arc<Self>,
         request: &Arc<Request>,
         deadline: &WaitDeadline,
-        access: Option<&OwnerAccess>,
+        claim: Option<&OwnerClaim>,
         now_ms: u64,
     ) -> Result<Entered, Error> {
         let waits = request.wait != Wait::No;
-        let grant = match self.lanes.enter(request, access, now_ms)? {
+        let grant = match self.lanes.enter(request, claim, now_ms)? {
             // Boxed, so that the future of an acquire stays small for those who are handed the lock here.
             Enter::Lead => {
                 let place = LaneSlot::lead(self, request);

@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 use super::{
     Core,
     lease::{DetachedHold, HeldLease},
-    owners::{OwnerAccess, OwnerBlock},
+    owners::{OwnerBlock, OwnerClaim},
     release::{RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN, Unlocked},
     undo::LATE_LOOKS_MS,
 };
@@ -38,12 +38,12 @@ impl Core {
     pub(crate) async fn take_up(
         self: &Arc<Self>,
         left: &Arc<DetachedHold>,
-        access: OwnerAccess,
+        claim: OwnerClaim,
     ) -> Result<Taken, Fault> {
         // Nothing else is done in the owner's name until this is through, or undone.
         let block = self.owners.block(&left.keys, &left.owner);
         let core = self.clone();
-        let moving = self.clone().move_to_own(left.clone(), block).inspect(move |_| drop(access));
+        let moving = self.clone().move_to_own(left.clone(), block).inspect(move |_| drop(claim));
         let moving = self.drive(moving, move |outcome| {
             if let Ok((Taken::Up(lease), Some(block))) = outcome
                 && let Some(left) = lease.give_up()

@@ -16,7 +16,7 @@ use super::{
     flight::{AfterDrop, Flight, OnAbandon},
     lanes::Enter,
     lease::{HeldLease, SentAt},
-    owners::{AttemptMode, OwnerAccess, OwnerBlock},
+    owners::{AttemptMode, OwnerBlock, OwnerClaim},
     release::{ReleaseMode, ReleaseStep, Unlocked, expected, found},
     replica_confirm::Unconfirmed,
     request::all_noted,
@@ -114,22 +114,22 @@ impl Core {
             return Ok(Batch::OneByOne);
         }
         let now_ms = self.now_ms();
-        // Dropped last: the access to the owner ends after all else that is done here for it.
-        let mut accesses = Vec::new();
+        // Dropped last: the claim on the owner ends after all else that is done here for it.
+        let mut claims = Vec::new();
         let mut places = Vec::with_capacity(requests.len());
         for (at, request) in requests.iter().enumerate() {
             let keys = &request.keys;
             keys.check()?;
             if first.owner.is_some() {
-                match self.owners.try_access(keys, &owner, AttemptMode::Once) {
-                    Ok(access) => accesses.push(access),
+                match self.owners.try_claim(keys, &owner, AttemptMode::Once) {
+                    Ok(claim) => claims.push(claim),
                     Err(_) => return Ok(Batch::OneByOne),
                 }
             }
-            if self.check_kind(request, accesses.last()).is_err() {
+            if self.check_kind(request, claims.last()).is_err() {
                 return Ok(Batch::OneByOne);
             }
-            match self.lanes.enter(request, accesses.last(), now_ms)? {
+            match self.lanes.enter(request, claims.last(), now_ms)? {
                 Enter::Lead => places.push(LaneSlot::lead(self, request)),
                 Enter::AskBeside => places.push(LaneSlot::bypass(self, keys)),
                 Enter::Busy => return Ok(Batch::Busy(at)),
@@ -159,9 +159,9 @@ impl Core {
             taken = taken.and(place.granted(lease));
         }
         let lease_term = first.lease_term;
-        if accesses.iter().any(OwnerAccess::is_disturbed) {
+        if claims.iter().any(OwnerClaim::is_disturbed) {
             // Some of them may be gone. They are given back, and asked for one by one when that is through.
-            accesses.iter().for_each(OwnerAccess::pauses);
+            claims.iter().for_each(OwnerClaim::pause);
             leases.iter().for_each(|lease| self.release_in_background(lease, lease_term));
             return Ok(Batch::OneByOne);
         }

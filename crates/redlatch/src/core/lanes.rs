@@ -24,7 +24,7 @@ use super::{
     lane::{DisplacedLeases, Lane, LaneState, LocalTurn, WaiterEntry, WaiterHandle, WaiterMessage, Wakes},
     last_poll::POLL_DUE_MS,
     lease::HeldLease,
-    owners::{OwnerAccess, Owners},
+    owners::{OwnerClaim, Owners},
     scan_timer::ScanTimer,
 };
 use crate::{
@@ -48,7 +48,7 @@ pub(crate) enum Enter {
     Queue(WaiterHandle),
     /// This very owner holds it: enter once more.
     Reenter(Arc<HeldLease>),
-    /// An earlier request of this owner is still under way. Come in again when the access to it is quiet.
+    /// An earlier request of this owner is still under way. Come in again when the claim on it is quiet.
     OwnerBusy,
     /// The same, and the caller does not wait.
     OwnerBusyNoWait,
@@ -148,7 +148,7 @@ impl Lanes {
         }
     }
 
-    /// Comes in: leads a new lane, or finds what is there. `access` is that to the request's owner, if it names one.
+    /// Comes in: leads a new lane, or finds what is there. `claim` is that on the request's owner, if it names one.
     ///
     /// # Errors
     ///
@@ -156,7 +156,7 @@ impl Lanes {
     pub(crate) fn enter(
         &self,
         request: &Arc<Request>,
-        access: Option<&OwnerAccess>,
+        claim: Option<&OwnerClaim>,
         now_ms: u64,
     ) -> Result<Enter, Error> {
         let Request { keys, recipe, wait, .. } = &**request;
@@ -181,8 +181,8 @@ impl Lanes {
                 return Err(not_known_outside());
             }
         }
-        if let Some(access) = access
-            && !access.begins()?
+        if let Some(claim) = claim
+            && !claim.try_begin()?
         {
             return Ok(if waits { Enter::OwnerBusy } else { Enter::OwnerBusyNoWait });
         }

@@ -2,7 +2,7 @@
 //!
 //! An owner can be used again if the program asked for it, wrote it out, or bound it to a thread. It must be granted nothing while an
 //! earlier request of it may still run: a release, an undo or a transfer that arrives late would take the new hold
-//! away, and two holders would be valid. So each attempt takes the [`OwnerAccess`]; a name has one for each owner. Each request that may take a hold away
+//! away, and two holders would be valid. So each attempt takes the [`OwnerClaim`]; a name has one for each owner. Each request that may take a hold away
 //! has an [`OwnerBlock`] from before it is sent until its answer is known. An attempt begins to ask when the owner is not blocked, and what
 //! blocks it is sent when no attempt asks. An answer that never came leaves the owner in doubt: it is granted nothing more under that name
 //! for as long as a network may deliver what was sent.
@@ -52,7 +52,7 @@ pub(crate) enum AttemptMode {
 /// What is under way for one owner of one name.
 #[derive(Default)]
 struct Record {
-    /// A task has the access, and waits if need be.
+    /// A task has the claim, and waits if need be.
     asking: Option<AttemptMode>,
     /// It has begun to ask, so that a request of it may be under way.
     has_begun: bool,
@@ -66,7 +66,7 @@ struct Record {
     doubt_ms: u64,
     /// Until when such a request about read holds may arrive.
     read_doubt_ms: u64,
-    /// Wakes those who wait for the access.
+    /// Wakes those who wait for the claim.
     changed: Arc<Signal>,
 }
 
@@ -130,14 +130,14 @@ impl Owners {
         changed.tell();
     }
 
-    /// Takes the access to an owner, or says what the attempt does that has it. It may have to become [quiet](OwnerAccess::quiet) before the
+    /// Takes the claim on an owner, or says what the attempt does that has it. It may have to become [quiet](OwnerClaim::quiet) before the
     /// owner asks.
-    pub(crate) fn try_access(
+    pub(crate) fn try_claim(
         self: &Arc<Self>,
         keys: &Keys,
         owner: &Owner,
         what: AttemptMode,
-    ) -> Result<OwnerAccess, AttemptMode> {
+    ) -> Result<OwnerClaim, AttemptMode> {
         self.access_or_wait(&id(keys, owner), what).map_err(|(other, _)| other)
     }
 
@@ -145,7 +145,7 @@ impl Owners {
         self: &Arc<Self>,
         id: &Id,
         what: AttemptMode,
-    ) -> Result<OwnerAccess, (AttemptMode, NextChange)> {
+    ) -> Result<OwnerClaim, (AttemptMode, NextChange)> {
         self.begin(id, |record| match record.asking {
             Some(other) => Err((other, record.changed.next_owned())),
             None => {
@@ -153,24 +153,19 @@ impl Owners {
                 Ok(())
             }
         })?;
-        Ok(OwnerAccess { owners: self.clone(), id: id.clone(), blocked_by_reads_only: false })
+        Ok(OwnerClaim { owners: self.clone(), id: id.clone(), blocked_by_reads_only: false })
     }
 
-    /// Waits for the access to an owner: the attempts of one owner for one name are made one after the other.
+    /// Waits for the claim on an owner: the attempts of one owner for one name are made one after the other.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: dropping the future takes nothing.
-    pub(crate) async fn access(
-        self: &Arc<Self>,
-        keys: &Keys,
-        owner: &Owner,
-        what: AttemptMode,
-    ) -> OwnerAccess {
+    pub(crate) async fn claim(self: &Arc<Self>, keys: &Keys, owner: &Owner, what: AttemptMode) -> OwnerClaim {
         let id = id(keys, owner);
         loop {
             match self.access_or_wait(&id, what) {
-                Ok(access) => return access,
+                Ok(claim) => return claim,
                 Err((_, changed)) => changed.comes().await,
             }
         }
@@ -243,7 +238,7 @@ fn id(keys: &Keys, owner: &Owner) -> Id {
 }
 
 /// The right to ask in an owner's name. One attempt at a time has it, until it is dropped.
-pub(crate) struct OwnerAccess {
+pub(crate) struct OwnerClaim {
     owners: Arc<Owners>,
     id: Id,
     /// The attempt asks to read while its owner has a write hold. A late request about write holds can only be about that hold, because an owner
@@ -251,13 +246,13 @@ pub(crate) struct OwnerAccess {
     pub(crate) blocked_by_reads_only: bool,
 }
 
-impl OwnerAccess {
+impl OwnerClaim {
     /// Begins to ask, unless something is under way that could take a grant away again.
     ///
     /// # Errors
     ///
     /// The owner is in doubt.
-    pub(crate) fn begins(&self) -> Result<bool, Error> {
+    pub(crate) fn try_begin(&self) -> Result<bool, Error> {
         self.check_doubt()?;
         Ok(self.wait_or_begin().is_none())
     }
@@ -267,7 +262,7 @@ impl OwnerAccess {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: the access stays.
+    /// Cancel safe: the claim stays.
     pub(crate) async fn begun_with_a_hold(&self) {
         while let Some(changed) = self.wait_or_begin() {
             changed.comes().await;
@@ -282,8 +277,8 @@ impl OwnerAccess {
         })
     }
 
-    /// Stops asking, and keeps the access.
-    pub(crate) fn pauses(&self) {
+    /// Stops asking, and keeps the claim.
+    pub(crate) fn pause(&self) {
         self.owners.end(&self.id, |record| record.has_begun = false);
     }
 
@@ -319,7 +314,7 @@ impl OwnerAccess {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: the access stays.
+    /// Cancel safe: the claim stays.
     ///
     /// # Errors
     ///
@@ -335,7 +330,7 @@ impl OwnerAccess {
     }
 }
 
-impl Drop for OwnerAccess {
+impl Drop for OwnerClaim {
     fn drop(&mut self) {
         self.owners.end(&self.id, |record| {
             record.asking = None;

@@ -7,7 +7,7 @@ use super::{
     acquire::Entered,
     lease::HeldLease,
     multi_process::already_held,
-    owners::{AttemptMode, OwnerAccess},
+    owners::{AttemptMode, OwnerClaim},
     wait::{WaitDeadline, Waiter},
 };
 use crate::{
@@ -18,49 +18,49 @@ use crate::{
 };
 
 impl Core {
-    /// Acquires for an owner that can be used again: with the access to it, and when nothing of it is under way that could take the hold
-    /// away. The attempt keeps the access until the lane knows the hold, or what is left of the attempt [blocks](super::owners::OwnerBlock) the owner.
+    /// Acquires for an owner that can be used again: with the claim on it, and when nothing of it is under way that could take the hold
+    /// away. The attempt keeps the claim until the lane knows the hold, or what is left of the attempt [blocks](super::owners::OwnerBlock) the owner.
     pub(super) async fn acquire_as(
         self: &Arc<Self>,
         request: &Arc<Request>,
         owner: &Owner,
         deadline: &WaitDeadline,
     ) -> Result<Option<Grant>, Error> {
-        let Some(mut access) = self.access_of(request, owner, deadline).await? else { return Ok(None) };
-        access.blocked_by_reads_only = request.under_own_write_lock;
+        let Some(mut claim) = self.claim_of(request, owner, deadline).await? else { return Ok(None) };
+        claim.blocked_by_reads_only = request.under_own_write_lock;
         let key = &*request.keys.key;
         loop {
-            match self.acquire_in_lane(request, deadline, Some(&access)).await? {
+            match self.acquire_in_lane(request, deadline, Some(&claim)).await? {
                 // A late request may have removed the hold. It is given back, and then asked for again.
-                Entered::Done(Some(grant)) if access.is_disturbed() => {
-                    access.pauses();
+                Entered::Done(Some(grant)) if claim.is_disturbed() => {
+                    claim.pause();
                     self.release_in_background(&grant.lease, grant.lease_term);
                 }
                 Entered::Done(grant) => return Ok(grant),
                 Entered::OfferExpired | Entered::OwnerBusy => {}
             }
             // What is under way for the owner waits for its attempt.
-            access.pauses();
+            claim.pause();
             // A call that does not wait for others waits for its own release all the same, for the response timeout at most.
             let moment = self.response_deadline();
             let deadline = if request.wait == Wait::No { &moment } else { deadline };
-            match Waiter::default().hear_behind_local_tasks(self, key, access.quiet(), deadline).await? {
+            match Waiter::default().hear_behind_local_tasks(self, key, claim.quiet(), deadline).await? {
                 Some(quiet) => quiet?,
                 None => return Ok(None),
             }
         }
     }
 
-    /// Waits for the access to the owner. An attempt that does not wait for others waits for one that does not, either.
-    async fn access_of(
+    /// Waits for the claim on the owner. An attempt that does not wait for others waits for one that does not, either.
+    async fn claim_of(
         self: &Arc<Self>,
         request: &Request,
         owner: &Owner,
         deadline: &WaitDeadline,
-    ) -> Result<Option<OwnerAccess>, Error> {
+    ) -> Result<Option<OwnerClaim>, Error> {
         let what = if request.wait == Wait::No { AttemptMode::Once } else { AttemptMode::Waits };
-        let other = match self.owners.try_access(&request.keys, owner, what) {
-            Ok(access) => return Ok(Some(access)),
+        let other = match self.owners.try_claim(&request.keys, owner, what) {
+            Ok(claim) => return Ok(Some(claim)),
             Err(other) => other,
         };
         let moment = self.response_deadline();
@@ -69,36 +69,36 @@ impl Core {
             (AttemptMode::Once, AttemptMode::Once) => &moment,
             (AttemptMode::Once, AttemptMode::Waits) => return Ok(None),
         };
-        let access = self.owners.access(&request.keys, owner, what);
-        Waiter::default().hear_behind_local_tasks(self, &request.keys.key, access, deadline).await
+        let claim = self.owners.claim(&request.keys, owner, what);
+        Waiter::default().hear_behind_local_tasks(self, &request.keys.key, claim, deadline).await
     }
 
-    /// The access to the owner, when nothing of it is under way that could take a hold away.
+    /// The claim on the owner, when nothing of it is under way that could take a hold away.
     ///
     /// # Errors
     ///
     /// Another attempt or a release of the owner does not come to its end; a guard of this process holds under it,
     /// and counts for all that the owner has.
-    pub(crate) async fn access_to_adopt(
+    pub(crate) async fn claim_to_adopt(
         self: &Arc<Self>,
         keys: &Arc<Keys>,
         owner: &Owner,
-    ) -> Result<OwnerAccess, Error> {
+    ) -> Result<OwnerClaim, Error> {
         let busy = || Error::new(ErrorKind::Timeout, "an earlier request of this owner is still under way");
         let moment = self.response_deadline();
-        let access = self.owners.access(keys, owner, AttemptMode::Once);
-        let access = Waiter::default()
-            .hear_behind_local_tasks(self, &keys.key, access, &moment)
+        let claim = self.owners.claim(keys, owner, AttemptMode::Once);
+        let claim = Waiter::default()
+            .hear_behind_local_tasks(self, &keys.key, claim, &moment)
             .await?
             .ok_or_else(busy)?;
         // Doubt is no matter: what is still on its way for the owner does not meet the hold once it has moved.
         Waiter::default()
-            .hear_behind_local_tasks(self, &keys.key, access.begun_with_a_hold(), &moment)
+            .hear_behind_local_tasks(self, &keys.key, claim.begun_with_a_hold(), &moment)
             .await?
             .ok_or_else(busy)?;
         self.refuse_beside_a_guard(keys, owner)
             .map_err(|held| held.remedy("enter with `acquire().owner(…)`, or detach the guard first"))?;
-        Ok(access)
+        Ok(claim)
     }
 
     /// Refuses to act for an owner under which this process has a guard, which would not hear of it. What another client has under it is not known

@@ -131,7 +131,7 @@ impl Lanes {
     ) -> Option<NextTask> {
         while let Some(entry) = lane.first_in_line(now_ms) {
             let block = entry.owner.as_ref().map(|owner| self.owners.block(&lease.keys, owner));
-            // A task that gives up closes its end first, and lets the access to its owner go after that. So if this task still waits now,
+            // A task that gives up closes its end first, and lets the claim on its owner go after that. So if this task still waits now,
             // every later attempt of its owner finds the block.
             if !entry.tell.is_closed() {
                 return Some(NextTask { entry, block });

@@ -28,16 +28,14 @@ impl Rig {
 #[tokio::test]
 async fn one_attempt_at_a_time() {
     let Rig { owners, keys, owner, .. } = &rig();
-    let first = owners.access(keys, owner, AttemptMode::Waits).await;
-    let mut second = std::pin::pin!(owners.access(keys, owner, AttemptMode::Once));
+    let first = owners.claim(keys, owner, AttemptMode::Waits).await;
+    let mut second = std::pin::pin!(owners.claim(keys, owner, AttemptMode::Once));
     assert!(futures_util::poll!(&mut second).is_pending());
     let readers = Keys::new(LockName::new("x").unwrap(), LaneKind::Read);
-    let refused = owners.try_access(&readers, owner, AttemptMode::Once);
+    let refused = owners.try_claim(&readers, owner, AttemptMode::Once);
     assert_eq!(refused.err(), Some(AttemptMode::Waits), "both sides are one name");
     drop(
-        owners
-            .access(&Keys::new(LockName::new("y").unwrap(), LaneKind::Lock), owner, AttemptMode::Once)
-            .await,
+        owners.claim(&Keys::new(LockName::new("y").unwrap(), LaneKind::Lock), owner, AttemptMode::Once).await,
     );
     drop(first);
     drop(second.await);
@@ -48,29 +46,29 @@ async fn nothing_is_asked_for_while_something_is_pending() {
     let rig = rig();
     let Rig { owners, keys, owner, .. } = &rig;
     let (one, two) = (owners.block(keys, owner), owners.block(keys, owner));
-    let Ok(access) = owners.try_access(keys, owner, AttemptMode::Once) else { panic!("no task asks") };
-    assert!(!access.begins().unwrap());
+    let Ok(claim) = owners.try_claim(keys, owner, AttemptMode::Once) else { panic!("no task asks") };
+    assert!(!claim.try_begin().unwrap());
     {
-        let mut quiet = std::pin::pin!(access.quiet());
+        let mut quiet = std::pin::pin!(claim.quiet());
         drop(one);
         assert!(futures_util::poll!(&mut quiet).is_pending());
         drop(two);
         quiet.await.unwrap();
     }
-    drop(owners.block_unless_asking(keys, owner).expect("its attempt has the access, and has not begun"));
-    assert!(access.begins().unwrap());
+    drop(owners.block_unless_asking(keys, owner).expect("its attempt has the claim, and has not begun"));
+    assert!(claim.try_begin().unwrap());
     assert!(owners.block_unless_asking(keys, owner).is_none());
     let block = owners.block(keys, owner);
     {
         let mut alone = std::pin::pin!(block.until_no_attempt_asks());
         assert!(futures_util::poll!(&mut alone).is_pending() && !block.no_attempt_asks());
-        assert!(!access.is_disturbed());
+        assert!(!claim.is_disturbed());
         block.goes_first();
-        assert!(access.is_disturbed());
-        access.pauses();
-        assert!(block.no_attempt_asks() && !access.begins().unwrap());
-        assert!(access.is_disturbed(), "it has not begun anew");
-        drop(access);
+        assert!(claim.is_disturbed());
+        claim.pause();
+        assert!(block.no_attempt_asks() && !claim.try_begin().unwrap());
+        assert!(claim.is_disturbed(), "it has not begun anew");
+        drop(claim);
         alone.await;
     }
     drop(block);
@@ -84,10 +82,10 @@ async fn an_owner_whose_release_was_never_answered_is_refused_until_it_cannot_ar
     let block = owners.block(keys, owner);
     block.unanswered();
     drop(block);
-    let Ok(access) = owners.try_access(keys, owner, AttemptMode::Once) else { panic!("no task asks") };
-    assert_eq!(access.quiet().await.unwrap_err().kind(), ErrorKind::OwnerInDoubt);
+    let Ok(claim) = owners.try_claim(keys, owner, AttemptMode::Once) else { panic!("no task asks") };
+    assert_eq!(claim.quiet().await.unwrap_err().kind(), ErrorKind::OwnerInDoubt);
     now_ms.fetch_add(DOUBT_MS, Ordering::Relaxed);
-    access.quiet().await.unwrap();
+    claim.quiet().await.unwrap();
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::{
         adopt::Taken,
         fork_safe::ForkSafeCore,
         lease::{DetachedHold, HeldLease},
-        owners::OwnerAccess,
+        owners::OwnerClaim,
         release::Unlocked,
     },
     error::{Error, ErrorKind},
@@ -134,8 +134,8 @@ impl LockHandle {
             Arc::new(DetachedHold { keys, recipe: self.recipe, owner, lease_term, fenced: self.fenced });
         let owner = &left.owner;
         // What is under way for the owner here has come to its end.
-        let access = self.access(owner).await?;
-        let taken = self.core.take_up(&left, access).await;
+        let claim = self.claim(owner).await?;
+        let taken = self.core.take_up(&left, claim).await;
         match taken.map_err(|fault| self.error(fault).by(owner))? {
             Taken::Gone => Ok(None),
             Taken::Up(lease) => Ok(Some(self.guard(lease, lease_term))),
@@ -153,9 +153,9 @@ impl LockHandle {
         }
     }
 
-    async fn access(&self, owner: &Owner) -> Result<OwnerAccess, Error> {
-        let access = self.core.access_to_adopt(&self.keys, owner).await;
-        access.map_err(|error| error.on(self.name()).by(owner))
+    async fn claim(&self, owner: &Owner) -> Result<OwnerClaim, Error> {
+        let claim = self.core.claim_to_adopt(&self.keys, owner).await;
+        claim.map_err(|error| error.on(self.name()).by(owner))
     }
 
     pub(crate) async fn renew(&self, owner: &Owner, lease: Duration) -> Result<bool, Error> {

@@ -57,8 +57,9 @@ impl Call {
         self
     }
 
-    /// The number with which the reply begins, as the first argument. On the wire each request has one of its own in its place.
-    pub(crate) fn number(mut self, value: i64) -> Self {
+    /// The first argument: what the reply is to begin with for the caller. The wire never sees it: `core/request_ids.rs` sends a number of the
+    /// request's own in its place, and puts this back into the reply.
+    pub(crate) fn request_number(mut self, value: i64) -> Self {
         debug_assert!(self.args.is_empty(), "the number is the first argument");
         self.numbered = true;
         self.int(value)

@@ -14,7 +14,7 @@ use super::{
     Core, Grant, Request, Wait,
     acquirer::{Acquirer, ContestStart},
     lane::{DisplacedLeases, WaiterHandle, WaiterMessage},
-    lanes::Enter,
+    lanes::JoinStep,
     lease::HeldLease,
     owners::OwnerClaim,
     undo::RequestFate,
@@ -22,8 +22,8 @@ use super::{
 };
 use crate::{
     catch_panic::catch_panic,
-    error::{Error, ErrorKind, LossReason},
-    keys::{Keys, LaneKind},
+    error::{Error, LossReason},
+    keys::Keys,
 };
 
 impl Core {
@@ -40,12 +40,12 @@ impl Core {
         let outcome = match &request.owner {
             None => {
                 let work = pin!(self.acquire_in_lane(&request, &deadline, None));
-                request.last_poll.noting_polls(work).await.map(Entered::grant)
+                request.task_polls.noting_task_polls(work).await.map(AcquireOutcome::grant)
             }
             // Boxed, so that the future of an acquire stays small for those who need no claim on an owner.
             Some(owner) => {
                 let mut work = Box::pin(self.acquire_as(&request, owner, &deadline));
-                request.last_poll.noting_polls(work.as_mut()).await
+                request.task_polls.noting_task_polls(work.as_mut()).await
             }
         };
         if let Some(began_ms) = began_ms {
@@ -74,66 +74,44 @@ impl Core {
         request: &Arc<Request>,
         deadline: &WaitDeadline,
         claim: Option<&OwnerClaim>,
-    ) -> Result<Entered, Error> {
+    ) -> Result<AcquireOutcome, Error> {
         self.check_kind(request, claim)?;
         // A task that needs no claim on an owner has just come.
         let mut now_ms = if claim.is_none() { deadline.began_ms() } else { self.now_ms() };
         loop {
-            match self.enter_lane(request, deadline, claim, now_ms).await? {
-                Entered::OfferExpired if deadline.is_over(self) => return Ok(Entered::Done(None)),
-                Entered::OfferExpired => now_ms = self.now_ms(),
+            match self.join_lane(request, deadline, claim, now_ms).await? {
+                AcquireOutcome::OfferExpired if deadline.is_over(self) => {
+                    return Ok(AcquireOutcome::Done(None));
+                }
+                AcquireOutcome::OfferExpired => now_ms = self.now_ms(),
                 entered => return Ok(entered),
             }
         }
     }
 
-    /// Refuses an owner that holds the name as a lock of another kind: the server has one field for both, and would take the one for
-    /// a repeat of the other. The caller has the claim on the owner, because without it another attempt of the owner may be granted after the look. An
-    /// owner that is made for one acquire needs none.
-    pub(super) fn check_kind(&self, request: &Request, claim: Option<&OwnerClaim>) -> Result<(), Error> {
-        debug_assert_eq!(
-            claim.is_some(),
-            request.owner.is_some(),
-            "an owner that can be used again is claimed by one attempt"
-        );
-        let Some(owner) = &request.owner else { return Ok(()) };
-        // Holds of a shared owner may be noted with another value of it.
-        if !owner.is_multi_process() && !owner.is_holding() {
-            return Ok(());
-        }
-        let Some(other_kind) = request.keys.other_kind() else { return Ok(()) };
-        if !self.lanes.find(other_kind).iter().any(|lease| lease.owner == *owner && lease.is_held()) {
-            return Ok(());
-        }
-        let kind =
-            if request.keys.kind == LaneKind::Fair { "a lock that is not fair" } else { "a fair lock" };
-        let message = format!("the owner holds the name already, as {kind}");
-        Err(Error::new(ErrorKind::WrongLockKind, message))
-    }
-
-    async fn enter_lane(
+    async fn join_lane(
         self: &Arc<Self>,
         request: &Arc<Request>,
         deadline: &WaitDeadline,
         claim: Option<&OwnerClaim>,
         now_ms: u64,
-    ) -> Result<Entered, Error> {
+    ) -> Result<AcquireOutcome, Error> {
         let waits = request.wait != Wait::No;
-        let grant = match self.lanes.enter(request, claim, now_ms)? {
+        let grant = match self.lanes.join(request, claim, now_ms)? {
             // Boxed, so that the future of an acquire stays small for those who are handed the lock here.
-            Enter::Lead => {
+            JoinStep::Lead => {
                 let place = LaneSlot::lead(self, request);
                 return Box::pin(self.contend(request, deadline, place, ContestStart::default())).await;
             }
-            Enter::AskBeside => {
+            JoinStep::AskBeside => {
                 let place = LaneSlot::bypass(self, &request.keys);
                 return Box::pin(self.contend(request, deadline, place, ContestStart::default())).await;
             }
-            Enter::Busy => None,
-            Enter::OwnerBusyNoWait => self.busy_or_outage(&request.keys.key, deadline)?,
-            Enter::OwnerBusy => return Ok(Entered::OwnerBusy),
-            Enter::Reenter(lease) => return self.acquire_again(request, &lease).await,
-            Enter::Queue(handle) => {
+            JoinStep::Busy => None,
+            JoinStep::OwnerBusyNoWait => self.busy_or_outage(&request.keys.key, deadline)?,
+            JoinStep::OwnerBusy => return Ok(AcquireOutcome::OwnerBusy),
+            JoinStep::Reenter(lease) => return self.acquire_again(request, &lease).await,
+            JoinStep::Queue(handle) => {
                 let mut place = LaneSlot::queued(self, handle);
                 // The hold in front of it may have to be looked at, which is done while calls are made.
                 self.keeper.watch_connections();
@@ -142,7 +120,7 @@ impl Core {
                 match place.wait_until_handed(deadline).await? {
                     None => None,
                     Some(Handed::Lease(lease)) => Some(Grant { lease_term: lease.lease_term(), lease }),
-                    Some(Handed::OfferExpired) => return Ok(Entered::OfferExpired),
+                    Some(Handed::OfferExpired) => return Ok(AcquireOutcome::OfferExpired),
                     Some(Handed::Contend { others_first, outcome_unknown }) => {
                         let place = LaneSlot::lead(self, request);
                         // If the outage has lasted for the tolerance already, this ends now; but not if its owner may have the lock unseen.
@@ -155,7 +133,7 @@ impl Core {
                 }
             }
         };
-        Ok(Entered::Done(grant))
+        Ok(AcquireOutcome::Done(grant))
     }
 
     /// Contends at the server until granted, refused, or out of time.
@@ -165,22 +143,22 @@ impl Core {
         deadline: &WaitDeadline,
         place: LaneSlot,
         start: ContestStart,
-    ) -> Result<Entered, Error> {
+    ) -> Result<AcquireOutcome, Error> {
         let owner = request.owner.clone().unwrap_or_else(|| self.fresh_owner());
         let mut acquirer = Acquirer::new(self, request, owner, *deadline, start);
         let won = self.contest(&mut acquirer, request.wait, deadline, start.others_first).await?;
         if acquirer.passed_over {
-            return Ok(Entered::OfferExpired);
+            return Ok(AcquireOutcome::OfferExpired);
         }
         if acquirer.owner_busy {
-            return Ok(Entered::OwnerBusy);
+            return Ok(AcquireOutcome::OwnerBusy);
         }
         let Some(lease) = won else {
             acquirer.leave_queue().await;
-            return Ok(Entered::Done(None));
+            return Ok(AcquireOutcome::Done(None));
         };
         if !acquirer.end_wait_as_winner() {
-            return Ok(Entered::OfferExpired);
+            return Ok(AcquireOutcome::OfferExpired);
         }
         acquirer.granted = true;
         let outcome_unknown = acquirer.outcome_unknown;
@@ -190,7 +168,7 @@ impl Core {
             self.release_in_background(&lease, request.lease_term);
             return Err(closed);
         }
-        Ok(Entered::Done(Some(Grant { lease, lease_term: request.lease_term })))
+        Ok(AcquireOutcome::Done(Some(Grant { lease, lease_term: request.lease_term })))
     }
 
     /// A lease has come into being. Those of other owners whose place it has taken are gone from the server: their holders are told at
@@ -227,7 +205,7 @@ impl Core {
 }
 
 /// What coming into a lane came to.
-pub(super) enum Entered {
+pub(super) enum AcquireOutcome {
     Done(Option<Grant>),
     /// An earlier request of the owner is under way; come in again when it is not.
     OwnerBusy,
@@ -235,12 +213,12 @@ pub(super) enum Entered {
     OfferExpired,
 }
 
-impl Entered {
+impl AcquireOutcome {
     fn grant(self) -> Option<Grant> {
         match self {
-            Entered::Done(grant) => grant,
+            AcquireOutcome::Done(grant) => grant,
             // Only owners that can be used again have earlier requests, and who was passed over comes in again.
-            Entered::OwnerBusy | Entered::OfferExpired => None,
+            AcquireOutcome::OwnerBusy | AcquireOutcome::OfferExpired => None,
         }
     }
 }

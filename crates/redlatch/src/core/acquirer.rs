@@ -98,9 +98,8 @@ impl Contender for Acquirer {
         self.wake = self.queues_at_server().then(notify);
     }
 
-    fn expect_hand_over(&mut self) -> bool {
-        matches!(self.line, Line::Inside(_))
-            && self.core.lanes.expect_hand_over(&self.request.keys, &self.owner)
+    fn expect_grant(&mut self) -> bool {
+        matches!(self.line, Line::Inside(_)) && self.core.lanes.expect_grant(&self.request.keys, &self.owner)
     }
 
     async fn attempt(&mut self) -> Result<Attempt<Arc<HeldLease>>, Fault> {

@@ -14,7 +14,7 @@ use super::{
     acquire::LaneSlot,
     contest::{Attempt, Contender},
     flight::{AfterDrop, Flight, OnAbandon},
-    lanes::Enter,
+    lanes::JoinStep,
     lease::{HeldLease, SentAt},
     owners::{AttemptMode, OwnerBlock, OwnerClaim},
     release::{ReleaseMode, ReleaseStep, Unlocked, expected, found},
@@ -129,16 +129,16 @@ impl Core {
             if self.check_kind(request, claims.last()).is_err() {
                 return Ok(Batch::OneByOne);
             }
-            match self.lanes.enter(request, claims.last(), now_ms)? {
-                Enter::Lead => places.push(LaneSlot::lead(self, request)),
-                Enter::AskBeside => places.push(LaneSlot::bypass(self, keys)),
-                Enter::Busy => return Ok(Batch::Busy(at)),
-                Enter::Reenter(_) => return Ok(Batch::OneByOne),
-                Enter::OwnerBusy | Enter::OwnerBusyNoWait => {
+            match self.lanes.join(request, claims.last(), now_ms)? {
+                JoinStep::Lead => places.push(LaneSlot::lead(self, request)),
+                JoinStep::AskBeside => places.push(LaneSlot::bypass(self, keys)),
+                JoinStep::Busy => return Ok(Batch::Busy(at)),
+                JoinStep::Reenter(_) => return Ok(Batch::OneByOne),
+                JoinStep::OwnerBusy | JoinStep::OwnerBusyNoWait => {
                     self.busy_or_outage::<()>(&keys.key, deadline).map_err(|error| error.on(&keys.name))?;
                     return Ok(Batch::Busy(at));
                 }
-                Enter::Queue(handle) => {
+                JoinStep::Queue(handle) => {
                     drop(LaneSlot::queued(self, handle));
                     return Ok(Batch::OneByOne);
                 }
@@ -186,8 +186,11 @@ impl Core {
         if first.fenced {
             call = requests.iter().fold(call, |call, request| call.key(request.keys.token()));
         }
-        let call =
-            call.number(owner.number()).text(owner.field()).int(first.lease_term.lease_ms).flag(first.fenced);
+        let call = call
+            .request_number(owner.number())
+            .text(owner.field())
+            .int(first.lease_term.lease_ms)
+            .flag(first.fenced);
         self.keeper.watch_connections();
         let (outcome, confirm) = match first.ack {
             None => {
@@ -359,7 +362,7 @@ impl Core {
         let number = self.fresh_number();
         let call =
             group.iter().fold(Call::new(&RELEASE_ALL), |call, ending| call.key(&ending.lease.keys.key));
-        let mut call = call.number(number).constant(self.store.publish_command());
+        let mut call = call.request_number(number).constant(self.store.publish_command());
         for Ending { lease, .. } in &group {
             let channel = lease.recipe.channel(&lease.keys, &lease.owner);
             call = call.text(lease.owner.field());

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use super::{
     Core, Wait,
     gate::{Availability, GatePass},
-    last_poll::{LastPoll, POLL_DUE_MS},
+    task_polls::{TASK_POLL_DUE_MS, TaskPolls},
     wait::{WaitDeadline, Waiter},
 };
 use crate::{
@@ -30,7 +30,7 @@ use crate::{
 const RETRY_DELAY_MS_MIN: u64 = 15;
 const RETRY_DELAY_MS_MAX: u64 = 250;
 /// How long a contender counts on a task of its own process to hand over, before it asks for messages.
-const HAND_OVER_WAIT: Duration = Duration::from_millis(10);
+const EXPECTED_GRANT_WAIT: Duration = Duration::from_millis(10);
 /// How long a contender lets others go first after its process has had its turn.
 const YIELD_TIME: Duration = Duration::from_millis(4);
 
@@ -86,7 +86,7 @@ pub(crate) trait Contender: Send {
 
     /// After an attempt in vain: whether a task of this process is about to hand over, or will wake this one when it does not.
     /// Then there is no need yet to hear messages.
-    fn expect_hand_over(&mut self) -> bool {
+    fn expect_grant(&mut self) -> bool {
         false
     }
 
@@ -106,10 +106,10 @@ impl Core {
         deadline: &WaitDeadline,
         others_first: bool,
     ) -> Result<Option<C::Gain>, Error> {
-        let gate = contender.gate().map(|key| Gated { key, last_poll: Arc::default() });
+        let gate = contender.gate().map(|key| Gated { key, task_polls: Arc::default() });
         let work = pin!(self.contest_at(gate.as_ref(), contender, wait, deadline, others_first));
         match &gate {
-            Some(gate) => gate.last_poll.noting_polls(work).await,
+            Some(gate) => gate.task_polls.noting_task_polls(work).await,
             None => work.await,
         }
     }
@@ -196,8 +196,8 @@ impl Core {
                     }
                     // A message that is missed here does no harm, because the lock is asked for again after the subscription.
                     if std::mem::take(&mut first_refusal)
-                        && contender.expect_hand_over()
-                        && waiter.await_hand_over(self, HAND_OVER_WAIT, deadline).await?
+                        && contender.expect_grant()
+                        && waiter.await_expected_grant(self, EXPECTED_GRANT_WAIT, deadline).await?
                     {
                         continue;
                     }
@@ -268,9 +268,9 @@ impl Core {
         if let Some(channel) = contender.channel() {
             waiter.subscribe(self, channel);
         }
-        let gate_pass = self.gates.pass(gate.key.clone(), gate.last_poll.clone());
+        let gate_pass = self.gates.pass(gate.key.clone(), gate.task_polls.clone());
         // The line is there before the look at it is asked for.
-        self.keeper.scan_timer().schedule_scan(self.now_ms() + POLL_DUE_MS);
+        self.keeper.keeper_alarm().look_at_lanes_by(self.now_ms() + TASK_POLL_DUE_MS);
         let Some(gate_pass) =
             waiter.hear_behind_local_tasks(self, contender.key(), gate_pass, deadline).await?
         else {
@@ -309,7 +309,7 @@ impl Core {
 /// The gate at which a contender waits to ask, and when its task was last polled, for those that wait behind it.
 struct Gated {
     key: GateKey,
-    last_poll: Arc<LastPoll>,
+    task_polls: Arc<TaskPolls>,
 }
 
 /// What the last answer said.

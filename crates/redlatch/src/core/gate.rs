@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use super::last_poll::{LOOKED_FOR_MAX, LastPoll};
+use super::task_polls::{LOOKED_FOR_MAX, TaskPolls};
 
 /// From how many gates on those that nobody uses are looked for.
 const SWEEP_FROM: usize = 64;
@@ -34,19 +34,19 @@ struct Gate {
     again_ms: AtomicU64,
 }
 
-type Line = VecDeque<Arc<LastPoll>>;
+type Line = VecDeque<Arc<TaskPolls>>;
 
 impl Gate {
     fn line(&self) -> MutexGuard<'_, Line> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn some_in_line(&self) -> Vec<Arc<LastPoll>> {
+    fn some_in_line(&self) -> Vec<Arc<TaskPolls>> {
         self.line().iter().take(LOOKED_FOR_MAX).cloned().collect()
     }
 
     /// A task leaves the line. The next one is woken if it was the first.
-    fn leave(&self, task: &Arc<LastPoll>) {
+    fn leave(&self, task: &Arc<TaskPolls>) {
         let mut line = self.line();
         let Some(at) = line.iter().position(|other| Arc::ptr_eq(other, task)) else { return };
         line.remove(at);
@@ -79,7 +79,7 @@ pub(crate) enum Availability {
 /// A place in the line, and the right to ask once it is the first, until dropped.
 pub(crate) struct GatePass {
     gate: Arc<Gate>,
-    task: Arc<LastPoll>,
+    task: Arc<TaskPolls>,
 }
 
 impl GatePass {
@@ -89,7 +89,7 @@ impl GatePass {
             self.task.note(context);
             // One that was passed over because it was not polled is in no line any more, and need not wait either.
             let line = self.gate.line();
-            let is_own = |other: &Arc<LastPoll>| Arc::ptr_eq(other, &self.task);
+            let is_own = |other: &Arc<TaskPolls>| Arc::ptr_eq(other, &self.task);
             let waits = !line.front().is_none_or(is_own) && line.iter().rev().any(is_own);
             if waits { Poll::Pending } else { Poll::Ready(()) }
         })
@@ -148,7 +148,7 @@ impl Gates {
     pub(crate) fn pass(
         &self,
         key: GateKey,
-        task: Arc<LastPoll>,
+        task: Arc<TaskPolls>,
     ) -> impl Future<Output = GatePass> + Send + use<> {
         let gate = self.gate(key);
         let is_behind = {

@@ -24,7 +24,8 @@ use tokio::{
 };
 
 use super::{
-    Core, last_poll::POLL_DUE_MS, lease::HeldLease, scan_timer::ScanTimer, start_thread, watch::WATCH_SOON_MS,
+    Core, keeper_alarm::KeeperAlarm, lease::HeldLease, start_thread, task_polls::TASK_POLL_DUE_MS,
+    watch::WATCH_SOON_MS,
 };
 use crate::{
     call_hook::CallHook,
@@ -61,7 +62,7 @@ impl Drop for Keeper {
 struct Shared {
     /// The process that the thread belongs to.
     pid: u64,
-    scan_timer: Arc<ScanTimer>,
+    keeper_alarm: Arc<KeeperAlarm>,
     /// Tells the thread to stop.
     stop: Notify,
     stopped: AtomicBool,
@@ -113,7 +114,7 @@ impl Keeper {
     pub(crate) fn on(handle: Handle) -> Keeper {
         let shared = Arc::new(Shared {
             pid: fork::here(),
-            scan_timer: Arc::default(),
+            keeper_alarm: Arc::default(),
             stop: Notify::new(),
             stopped: AtomicBool::new(false),
             ticking: AtomicBool::new(false),
@@ -195,8 +196,8 @@ impl Keeper {
     }
 
     /// Where lanes note the leases that come into being.
-    pub(crate) fn scan_timer(&self) -> &Arc<ScanTimer> {
-        &self.shared.scan_timer
+    pub(crate) fn keeper_alarm(&self) -> &Arc<KeeperAlarm> {
+        &self.shared.keeper_alarm
     }
 
     /// The next moment of these leases has changed.
@@ -237,7 +238,7 @@ impl Shared {
     }
 
     fn wake(&self) {
-        self.scan_timer.wake();
+        self.keeper_alarm.wake();
     }
 
     fn watch_connections(&self) {
@@ -334,7 +335,7 @@ async fn run(core: Weak<Core>, shared: Arc<Shared>) {
     let mut agenda = Agenda::default();
     let mut busy_ms = 0;
     loop {
-        let woken = shared.scan_timer.woken();
+        let woken = shared.keeper_alarm.woken();
         let mut woken = std::pin::pin!(woken);
         woken.as_mut().enable();
         let pause_ms = {
@@ -343,7 +344,7 @@ async fn run(core: Weak<Core>, shared: Arc<Shared>) {
             core.keep_round(&mut agenda, &shared, now_ms);
             let mut until_ms = agenda.events.peek().map_or(u64::MAX, |Reverse((at_ms, _))| *at_ms);
             // A lease that waits for its first look is held too, and suspend may outlast it.
-            let holding = !agenda.events.is_empty() || shared.scan_timer.scan_ms() != u64::MAX;
+            let holding = !agenda.events.is_empty() || shared.keeper_alarm.look_ms() != u64::MAX;
             let longest = if holding { SLEEP_HOLDING_MS_MAX } else { SLEEP_IDLE_MS_MAX };
             until_ms = until_ms.min(now_ms + longest);
             if shared.ticking.load(Ordering::Acquire) {
@@ -368,7 +369,7 @@ async fn run(core: Weak<Core>, shared: Arc<Shared>) {
                     until_ms = until_ms.min(now_ms + TICK_MS);
                 }
             }
-            shared.scan_timer.sleeps_until(until_ms).saturating_sub(now_ms)
+            shared.keeper_alarm.sleeps_until(until_ms).saturating_sub(now_ms)
         };
         tokio::select! {
             biased;
@@ -401,7 +402,7 @@ impl Core {
             self.keeper.reschedule(vec![lease.clone()]);
             return;
         }
-        self.keeper.scan_timer().note(lease, self.now_ms());
+        self.keeper.keeper_alarm().note_lease(lease, self.now_ms());
     }
 
     /// One round: takes new leases in, announces what is over, renews what is due.
@@ -412,8 +413,8 @@ impl Core {
             shared.moved.tell();
         }
         let recheck = shared.recheck.swap(false, Ordering::AcqRel) || moved;
-        if recheck || shared.scan_timer.scan_ms() <= now_ms {
-            shared.scan_timer.begin_scan();
+        if recheck || shared.keeper_alarm.look_ms() <= now_ms {
+            shared.keeper_alarm.begin_look();
             self.lanes.each_lease(|lease| agenda.take_in(lease));
             let troubled = self.outages.look_for_trouble(now_ms);
             let (in_lanes, at_gates) = (
@@ -421,7 +422,7 @@ impl Core {
                 self.gates.pass_over_the_unpolled(now_ms),
             );
             if in_lanes || at_gates {
-                shared.scan_timer.schedule_scan(now_ms + POLL_DUE_MS);
+                shared.keeper_alarm.look_at_lanes_by(now_ms + TASK_POLL_DUE_MS);
             }
         }
         for lease in std::mem::take(&mut *shared.returned.lock().unwrap_or_else(PoisonError::into_inner)) {

@@ -8,7 +8,7 @@ use std::{
 use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
 
-use super::{Request, lease::HeldLease, scan_timer::ScanTimer};
+use super::{Request, keeper_alarm::KeeperAlarm, lease::HeldLease};
 use crate::{catch_panic::catch_panic, owner::Owner, recipes::LanePolicy};
 
 /// How many of those who expect to be handed the lock are woken when a release handed over to none of them.
@@ -32,7 +32,7 @@ pub(crate) struct WaiterEntry {
     /// The server is known to have it in its queue, too. Such entries stand before all others of the lane.
     pub(super) is_in_server_queue: bool,
     /// It counts on this process, and does not hear messages yet.
-    pub(super) expects_hand_over: bool,
+    pub(super) expects_grant: bool,
 }
 
 impl WaiterEntry {
@@ -50,7 +50,7 @@ impl WaiterEntry {
                 request: request.clone(),
                 wake,
                 is_in_server_queue: false,
-                expects_hand_over: false,
+                expects_grant: false,
             },
             handle,
         )
@@ -141,9 +141,9 @@ pub(super) struct Extras {
     /// How many tasks wait at the server for a hold of such a kind.
     pub(super) waiting: u32,
     /// How many releases are on their way that may hand over.
-    pub(super) handing_over: u32,
+    pub(super) granting_releases: u32,
     /// A task to which one of them may hand over counts on that.
-    pub(super) recipient_expects_hand_over: bool,
+    pub(super) recipient_expects_grant: bool,
     pub(super) queue: VecDeque<WaiterEntry>,
     /// How many tasks have left the line since the last sweep.
     gone: usize,
@@ -154,8 +154,8 @@ impl Extras {
         concurrent: Vec::new(),
         replaced: Vec::new(),
         waiting: 0,
-        handing_over: 0,
-        recipient_expects_hand_over: false,
+        granting_releases: 0,
+        recipient_expects_grant: false,
         queue: VecDeque::new(),
         gone: 0,
     };
@@ -164,7 +164,7 @@ impl Extras {
         self.concurrent.is_empty()
             && self.replaced.is_empty()
             && self.waiting == 0
-            && self.handing_over == 0
+            && self.granting_releases == 0
             && self.queue.is_empty()
     }
 }
@@ -227,7 +227,7 @@ impl Lane {
         }
         let is_ready = |entry: &WaiterEntry| {
             let lane_chooses = entry.request.recipe.lane_policy() == LanePolicy::OneContends;
-            !(entry.tell.is_closed() || lane_chooses && entry.request.last_poll.is_unpolled(now_ms))
+            !(entry.tell.is_closed() || lane_chooses && entry.request.task_polls.is_unpolled(now_ms))
         };
         let at = queue.iter().position(is_ready).unwrap_or(0);
         queue.remove(at)
@@ -245,11 +245,11 @@ impl Lane {
 
     /// The first in line of those who count on this process. It is not known for certain who of them is first on the
     /// server, because answers that come in order may be noted out of order.
-    pub(super) fn expecting_hand_over(&mut self) -> Wakes {
+    pub(super) fn expecting_grant(&mut self) -> Wakes {
         let Some(extras) = self.extras_if_any() else { return Wakes::default() };
         let first = extras.queue.iter_mut().take(EXPECTING_WOKEN_MAX);
-        let expecting = first
-            .filter_map(|entry| std::mem::take(&mut entry.expects_hand_over).then(|| entry.wake.clone()));
+        let expecting =
+            first.filter_map(|entry| std::mem::take(&mut entry.expects_grant).then(|| entry.wake.clone()));
         Wakes(expecting.flatten().collect())
     }
 
@@ -287,7 +287,7 @@ impl Lane {
     pub(super) fn add(
         &mut self,
         lease: &Arc<HeldLease>,
-        scan_timer: &ScanTimer,
+        keeper_alarm: &KeeperAlarm,
         now_ms: u64,
     ) -> DisplacedLeases {
         let mut lost = DisplacedLeases::new();
@@ -309,7 +309,7 @@ impl Lane {
                 }
             }
         }
-        scan_timer.note(lease, now_ms);
+        keeper_alarm.note_lease(lease, now_ms);
         lost
     }
 

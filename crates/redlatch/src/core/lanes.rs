@@ -8,6 +8,7 @@ pub(super) mod kinds;
 mod look;
 mod ordered;
 pub(super) mod pass_on;
+mod reused_owner;
 mod unpolled;
 
 use std::{
@@ -21,18 +22,13 @@ use std::{
 
 use super::{
     Request, Wait,
+    keeper_alarm::KeeperAlarm,
     lane::{DisplacedLeases, Lane, LaneState, LocalTurn, WaiterEntry, WaiterHandle, WaiterMessage, Wakes},
-    last_poll::POLL_DUE_MS,
     lease::HeldLease,
     owners::{OwnerClaim, Owners},
-    scan_timer::ScanTimer,
+    task_polls::TASK_POLL_DUE_MS,
 };
-use crate::{
-    catch_panic::catch_panic,
-    error::{Error, ErrorKind},
-    keys::Keys,
-    recipes::LanePolicy,
-};
+use crate::{catch_panic::catch_panic, error::Error, keys::Keys, recipes::LanePolicy};
 
 const BUCKETS: usize = 64;
 
@@ -41,7 +37,7 @@ const BUCKETS: usize = 64;
 const SEEN_RECENTLY_MS: u64 = 100;
 
 /// How to come in.
-pub(crate) enum Enter {
+pub(crate) enum JoinStep {
     /// Contend at the server; the lane is ours to lead and must be left again.
     Lead,
     /// Wait here.
@@ -67,7 +63,7 @@ pub(crate) struct TurnLimits {
 pub(crate) struct Lanes {
     buckets: Box<[Mutex<Bucket>]>,
     bounds: TurnLimits,
-    scan_timer: Arc<ScanTimer>,
+    keeper_alarm: Arc<KeeperAlarm>,
     owners: Arc<Owners>,
     /// A task may stand in line behind a hold: the keeper has the server tell of it (`lookout.rs`).
     waiters_behind_lease: AtomicBool,
@@ -117,11 +113,11 @@ impl Hasher for NameHash {
 }
 
 impl Lanes {
-    pub(crate) fn new(bounds: TurnLimits, scan_timer: Arc<ScanTimer>, owners: Arc<Owners>) -> Self {
+    pub(crate) fn new(bounds: TurnLimits, keeper_alarm: Arc<KeeperAlarm>, owners: Arc<Owners>) -> Self {
         Lanes {
             buckets: (0..BUCKETS).map(|_| Mutex::default()).collect(),
             bounds,
-            scan_timer,
+            keeper_alarm,
             owners,
             waiters_behind_lease: AtomicBool::new(false),
             has_waiters: AtomicBool::new(false),
@@ -153,56 +149,33 @@ impl Lanes {
     /// # Errors
     ///
     /// The owner is in doubt.
-    pub(crate) fn enter(
+    pub(crate) fn join(
         &self,
         request: &Arc<Request>,
         claim: Option<&OwnerClaim>,
         now_ms: u64,
-    ) -> Result<Enter, Error> {
+    ) -> Result<JoinStep, Error> {
         let Request { keys, recipe, wait, .. } = &**request;
         let (owner, waits) = (request.owner.as_ref(), *wait != Wait::No);
         let mut bucket = self.bucket(keys);
-        // A release blocks its owner first and takes the lease out of here second, so an owner without either has nothing under way.
-        if let Some(owner) = owner {
-            let lane = bucket.get(&LaneKey(keys.clone()));
-            let held = lane
-                .and_then(|lane| lane.leases().find(|lease| lease.owner == *owner && lease.is_valid(now_ms)));
-            if let Some(lease) = held {
-                if !lease.owner.lets_in(owner) {
-                    return Err(not_known_outside());
-                }
-                return Ok(Enter::Reenter(lease.clone()));
-            }
-            // The server lets an owner in beside its hold of another kind.
-            if self
-                .held_as_other_kinds(&bucket, keys, now_ms)
-                .any(|held| held.owner == *owner && !held.owner.lets_in(owner))
-            {
-                return Err(not_known_outside());
-            }
-        }
-        if let Some(claim) = claim
-            && !claim.try_begin()?
+        if let Some(owner) = owner
+            && let Some(step) = self.join_under(&bucket, request, owner, claim, now_ms)?
         {
-            return Ok(if waits { Enter::OwnerBusy } else { Enter::OwnerBusyNoWait });
-        }
-        // The server would refuse an upgrade as well, but a task in line does not hear that, and the release of its owner's read hold waits for this attempt.
-        if owner.is_some_and(|owner| self.is_upgrade(&bucket, keys, owner, now_ms)) {
-            return Err(kinds::upgrade_refused());
+            return Ok(step);
         }
         if recipe.lane_policy() != LanePolicy::OneContends {
-            return Ok(Enter::AskBeside);
+            return Ok(JoinStep::AskBeside);
         }
         match bucket.entry(LaneKey(keys.clone())) {
             Entry::Vacant(free) => {
                 free.insert(Lane::default()).state = LaneState::Contends(request.clone());
-                Ok(Enter::Lead)
+                Ok(JoinStep::Lead)
             }
             Entry::Occupied(mut taken) => {
                 let lane = taken.get_mut();
                 if lane.is_free() {
                     lane.state = LaneState::Contends(request.clone());
-                    return Ok(Enter::Lead);
+                    return Ok(JoinStep::Lead);
                 }
                 if !waits {
                     match lane.held() {
@@ -210,12 +183,12 @@ impl Lanes {
                             if lease.is_valid(now_ms)
                                 && lease.last_seen_sent_ms() + SEEN_RECENTLY_MS > now_ms =>
                         {
-                            return Ok(Enter::Busy);
+                            return Ok(JoinStep::Busy);
                         }
                         // A release that is on its way and that no other task waits for is worth one round trip.
                         None if matches!(lane.state, LaneState::Releases { .. })
                             && lane.extras().queue.is_empty() => {}
-                        _ => return Ok(Enter::AskBeside),
+                        _ => return Ok(JoinStep::AskBeside),
                     }
                 }
                 let (entry, handle) = WaiterEntry::new(request, owner.cloned(), None);
@@ -224,9 +197,9 @@ impl Lanes {
                 // The keeper takes the note away before it looks into this bucket.
                 if !self.has_waiters.load(Ordering::Acquire) && !self.has_waiters.swap(true, Ordering::AcqRel)
                 {
-                    self.scan_timer.schedule_scan(now_ms + POLL_DUE_MS);
+                    self.keeper_alarm.look_at_lanes_by(now_ms + TASK_POLL_DUE_MS);
                 }
-                Ok(Enter::Queue(handle))
+                Ok(JoinStep::Queue(handle))
             }
         }
     }
@@ -278,7 +251,7 @@ impl Lanes {
             self.promote(&lease.keys, false);
             return Ok(DisplacedLeases::new());
         }
-        let mut lost = lane.add(lease, &self.scan_timer, now_ms);
+        let mut lost = lane.add(lease, &self.keeper_alarm, now_ms);
         lost.extend(others);
         self.note_waiters(lane);
         Ok(lost)
@@ -312,7 +285,7 @@ impl Lanes {
         if queues {
             lane.ends_release();
         }
-        let mut lost = lane.add(lease, &self.scan_timer, now_ms);
+        let mut lost = lane.add(lease, &self.keeper_alarm, now_ms);
         lost.extend(others);
         self.note_waiters(lane);
         Some(lost)
@@ -389,7 +362,7 @@ impl Lanes {
         let removed = self.change(&lease.keys, |lane| {
             let removed = lane.remove(lease);
             if removed && lease.recipe.lane_policy() != LanePolicy::OneContends {
-                wakes = lane.expecting_hand_over();
+                wakes = lane.expecting_grant();
             }
             removed
         });
@@ -413,10 +386,4 @@ impl Lanes {
             drop(lines);
         }
     }
-}
-
-/// An owner whose text was read off the server: its guard counts nobody else, and its hold may be passed on at any moment.
-fn not_known_outside() -> Error {
-    Error::new(ErrorKind::NotOwner, "the guard that holds under this owner has not handed it out")
-        .remedy("enter with the owner that `guard.owner()` returns, or acquire without an owner")
 }

@@ -93,7 +93,7 @@ impl Core {
     pub(super) async fn ends(&self, leases: &[Arc<HeldLease>]) -> Result<Vec<Option<LossReason>>, Fault> {
         let number = self.fresh_number();
         let ask = |each: i64| {
-            let call = Call::new(&scripts::LOST).number(number).int(each).int(FIELDS_MAX);
+            let call = Call::new(&scripts::LOST).request_number(number).int(each).int(FIELDS_MAX);
             leases.iter().fold(call, |call, lease| {
                 let call = call.key(&lease.keys.key).bytes(&field(lease));
                 if each == 2 { call.key(&Record::key(&lease.keys)) } else { call }

@@ -15,15 +15,15 @@ mod downgrade;
 pub(crate) mod flight;
 pub(crate) mod fork_safe;
 pub(crate) mod gate;
-mod hand_over;
 pub(crate) mod keeper;
+mod keeper_alarm;
 pub(crate) mod lane;
 pub(crate) mod lanes;
-mod last_poll;
 pub(crate) mod lease;
 mod lookout;
 mod loss;
 pub(crate) mod loss_reason;
+mod move_hold;
 pub(crate) mod multi_process;
 pub(crate) mod multi_subscription;
 mod outage;
@@ -36,10 +36,10 @@ mod replica_confirm;
 mod request;
 mod request_ids;
 mod reused_owner;
-mod scan_timer;
 mod send;
 mod shutdown;
 mod start_thread;
+mod task_polls;
 mod undo;
 mod upgrade;
 pub(crate) mod wait;
@@ -152,7 +152,7 @@ impl Core {
             store: OfProcess::new(store),
             strictness: Arc::new(strictness),
             outages,
-            lanes: OfProcess::new(Lanes::new(bounds, keeper.scan_timer().clone(), owners.clone())),
+            lanes: OfProcess::new(Lanes::new(bounds, keeper.keeper_alarm().clone(), owners.clone())),
             owners: OfProcess::new(owners),
             gates: OfProcess::new(Gates::default()),
             keeper: OfProcess::new(keeper),

@@ -70,7 +70,7 @@ pub enum Unlocked {
 pub(super) enum ReleaseStep {
     Lost(LossReason),
     Passed,
-    Leave { block: OwnerBlock },
+    OneHold { block: OwnerBlock },
     Transfer { next: Box<NextTask>, block: OwnerBlock },
     ReleaseAndGrant { next: Box<NextTask>, block: OwnerBlock },
     Release { lane_waits: bool, block: OwnerBlock },
@@ -212,7 +212,7 @@ impl Core {
         let known_outside_block = lease.owner.is_known_outside().then(block);
         let holds_before = lease.leave(held);
         if holds_before > 1 {
-            return ReleaseStep::Leave { block: known_outside_block.unwrap_or_else(block) };
+            return ReleaseStep::OneHold { block: known_outside_block.unwrap_or_else(block) };
         }
         self.extend_write_lease_bound(lease, now_ms);
         if let Some(block) = known_outside_block.as_ref().filter(|_| lease.is_count_in_doubt()) {
@@ -228,7 +228,7 @@ impl Core {
                     self.lanes.release_finished(&lease.keys, false);
                 }
                 LaneStep::ReleaseAndGrant(next) => {
-                    self.lanes.hand_over_finished(&lease.keys, Some(next.entry))
+                    self.lanes.release_and_grant_finished(&lease.keys, Some(next.entry))
                 }
                 LaneStep::Release { lane_waits: true } => self.lanes.release_finished(&lease.keys, false),
                 // What was found to be lost is the next task's by now.
@@ -274,10 +274,10 @@ impl Core {
         match step {
             ReleaseStep::Passed => Ok(Unlocked::Released),
             ReleaseStep::Lost(reason) => Ok(Unlocked::AlreadyLost(reason)),
-            ReleaseStep::Leave { block } => self.leave_one(lease, block).await,
+            ReleaseStep::OneHold { block } => self.release_one_hold(lease, block).await,
             ReleaseStep::Transfer { next, block } => self.clone().transfer(lease, next, block).await,
             ReleaseStep::ReleaseAndGrant { next, block } => {
-                let outcome = self.hand_over(&lease, next, &block).await;
+                let outcome = self.release_and_grant(&lease, next, &block).await;
                 self.released(&lease, false, block, outcome)
             }
             ReleaseStep::Release { lane_waits, block } => {

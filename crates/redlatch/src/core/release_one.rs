@@ -17,7 +17,7 @@ use crate::{
 
 impl Core {
     /// Gives back one of several holds.
-    pub(super) async fn leave_one(
+    pub(super) async fn release_one_hold(
         self: Arc<Self>,
         lease: Arc<HeldLease>,
         block: OwnerBlock,

@@ -34,7 +34,7 @@ impl Default for RequestIds {
 
 impl RequestIds {
     /// Gives a call its number, if its reply begins with one.
-    pub(super) fn number(&self, call: &mut Call) -> Option<RequestId> {
+    pub(super) fn assign(&self, call: &mut Call) -> Option<RequestId> {
         let Some(Arg::Int(number)) = call.args.first_mut().filter(|_| call.numbered) else { return None };
         let sent = self.0.fetch_add(1, Ordering::Relaxed);
         Some(RequestId { named: std::mem::replace(number, sent), sent })
@@ -76,9 +76,9 @@ mod tests {
     #[test]
     fn only_the_reply_to_this_very_request_begins_with_the_number_that_was_named() {
         let request_ids = RequestIds::default();
-        let mut call = Call::new(&scripts::ACQUIRE).number(7);
+        let mut call = Call::new(&scripts::ACQUIRE).request_number(7);
         let (first, second) =
-            (request_ids.number(&mut call.clone()).unwrap(), request_ids.number(&mut call).unwrap());
+            (request_ids.assign(&mut call.clone()).unwrap(), request_ids.assign(&mut call).unwrap());
         let read = |request_id: RequestId, number| {
             let mut reply = Reply::Array([number, 1].map(Reply::Int).into_iter().collect());
             request_id.read(&mut reply);
@@ -92,6 +92,6 @@ mod tests {
         assert!(matches!(call.args[0], Arg::Int(number) if number == second.sent));
         // Calls without a number stay as they are.
         let mut plain = Call::new(&scripts::SELL).int(3);
-        assert!(request_ids.number(&mut plain).is_none() && matches!(plain.args[0], Arg::Int(3)));
+        assert!(request_ids.assign(&mut plain).is_none() && matches!(plain.args[0], Arg::Int(3)));
     }
 }

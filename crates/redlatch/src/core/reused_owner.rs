@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     Core, Grant, Request, Wait,
-    acquire::Entered,
+    acquire::AcquireOutcome,
     lease::HeldLease,
     multi_process::already_held,
     owners::{AttemptMode, OwnerClaim},
@@ -32,12 +32,12 @@ impl Core {
         loop {
             match self.acquire_in_lane(request, deadline, Some(&claim)).await? {
                 // A late request may have removed the hold. It is given back, and then asked for again.
-                Entered::Done(Some(grant)) if claim.is_disturbed() => {
+                AcquireOutcome::Done(Some(grant)) if claim.is_disturbed() => {
                     claim.pause();
                     self.release_in_background(&grant.lease, grant.lease_term);
                 }
-                Entered::Done(grant) => return Ok(grant),
-                Entered::OfferExpired | Entered::OwnerBusy => {}
+                AcquireOutcome::Done(grant) => return Ok(grant),
+                AcquireOutcome::OfferExpired | AcquireOutcome::OwnerBusy => {}
             }
             // What is under way for the owner waits for its attempt.
             claim.pause();
@@ -49,6 +49,30 @@ impl Core {
                 None => return Ok(None),
             }
         }
+    }
+
+    /// Refuses an owner that holds the name as a lock of another kind: the server has one field for both, and would take the one for
+    /// a repeat of the other. The caller has the claim on the owner, because without it another attempt of the owner may be granted after the look. An
+    /// owner that is made for one acquire needs none.
+    pub(super) fn check_kind(&self, request: &Request, claim: Option<&OwnerClaim>) -> Result<(), Error> {
+        debug_assert_eq!(
+            claim.is_some(),
+            request.owner.is_some(),
+            "an owner that can be used again is claimed by one attempt"
+        );
+        let Some(owner) = &request.owner else { return Ok(()) };
+        // Holds of a shared owner may be noted with another value of it.
+        if !owner.is_multi_process() && !owner.is_holding() {
+            return Ok(());
+        }
+        let Some(other_kind) = request.keys.other_kind() else { return Ok(()) };
+        if !self.lanes.find(other_kind).iter().any(|lease| lease.owner == *owner && lease.is_held()) {
+            return Ok(());
+        }
+        let kind =
+            if request.keys.kind == LaneKind::Fair { "a lock that is not fair" } else { "a fair lock" };
+        let message = format!("the owner holds the name already, as {kind}");
+        Err(Error::new(ErrorKind::WrongLockKind, message))
     }
 
     /// Waits for the claim on the owner. An attempt that does not wait for others waits for one that does not, either.
@@ -139,7 +163,7 @@ impl Core {
         self: &Arc<Self>,
         request: &Request,
         lease: &Arc<HeldLease>,
-    ) -> Result<Entered, Error> {
+    ) -> Result<AcquireOutcome, Error> {
         if !request.reentrant {
             return Err(already_held());
         }
@@ -154,10 +178,14 @@ impl Core {
             return Err(error);
         }
         match self.reenter(lease, request.lease_term).await {
-            Ok(grant) => Ok(Entered::Done(Some(grant))),
+            Ok(grant) => Ok(AcquireOutcome::Done(Some(grant))),
             // Its last guard gave it back meanwhile, so it is to be acquired anew.
             Err(error) if lease.is_given_back() && error.kind() == ErrorKind::Lost => {
-                Ok(if request.wait == Wait::No { Entered::Done(None) } else { Entered::OwnerBusy })
+                Ok(if request.wait == Wait::No {
+                    AcquireOutcome::Done(None)
+                } else {
+                    AcquireOutcome::OwnerBusy
+                })
             }
             Err(error) => Err(error),
         }

@@ -22,7 +22,7 @@ impl Core {
     /// the watching of its keys there, which then begins anew (`watch.rs`).
     pub(crate) fn run(&self, mut call: Call) -> RunFuture {
         let keys = self.watch_ended_by(&call, self.keeper.is_here());
-        let request_id = self.request_ids.number(&mut call);
+        let request_id = self.request_ids.assign(&mut call);
         let slot = self.slot_of(&call);
         let run =
             RequestId::awaited(request_id, self.outages.tracked(slot, self.run_declared(call)), |reply| {
@@ -46,7 +46,7 @@ impl Core {
 
     /// The same for those that have the keys watched anew themselves.
     pub(super) fn run_as_keeper_unwatched(&self, mut call: Call) -> RunFuture {
-        let request_id = self.request_ids.number(&mut call);
+        let request_id = self.request_ids.assign(&mut call);
         let slot = self.slot_of(&call);
         RequestId::awaited(
             request_id,
@@ -64,7 +64,7 @@ impl Core {
     /// As [`run`](Self::run), for calls that replicas are to confirm.
     pub(crate) fn run_acked(&self, mut call: Call, count: ReplicaCount, must: bool) -> AckedFuture {
         let keys = self.watch_ended_by(&call, self.keeper.is_here());
-        let request_id = self.request_ids.number(&mut call);
+        let request_id = self.request_ids.assign(&mut call);
         let slot = self.slot_of(&call);
         let run = self.outages.tracked(slot, self.run_declared_acked(call, count, must));
         let run = RequestId::awaited(request_id, run, |(reply, _)| reply);

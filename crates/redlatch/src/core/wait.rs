@@ -219,7 +219,7 @@ impl Waiter {
     }
 
     /// Sleeps for a time, or until a task of this process wakes it: then `true`.
-    pub(super) async fn await_hand_over(
+    pub(super) async fn await_expected_grant(
         &mut self,
         core: &Core,
         time: Duration,

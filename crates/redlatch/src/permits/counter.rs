@@ -72,7 +72,7 @@ impl Counter {
         abandoned: impl FnOnce(i64) -> OnAbandon<Result<Reply, Fault>> + Send,
     ) -> Result<Numbers, Fault> {
         let number = self.core.fresh_number();
-        let call = args(Call::new(script).key(&self.key).number(number));
+        let call = args(Call::new(script).key(&self.key).request_number(number));
         self.core.keeper.watch_connections();
         // Such a request can be neither repeated nor undone, so its answer must be read, also when its task is dropped and the task's runtime
         // does not run on or ends, which would drive the connection.

@@ -20,7 +20,7 @@ impl FairRecipe {
     fn call(script: &'static Script, keys: &Keys, owner: &Owner, fenced: bool) -> Call {
         let call = Call::new(script).key(&keys.key).key(&keys.queue).key(&keys.timeouts);
         let call = if fenced { call.key(keys.token()) } else { call };
-        call.number(owner.number()).text(owner.field())
+        call.request_number(owner.number()).text(owner.field())
     }
 }
 
@@ -61,7 +61,7 @@ impl Recipe for FairRecipe {
         Some(PLAIN.release(keys, owner, "", expected))
     }
 
-    fn hand_over(
+    fn release_and_grant(
         &self,
         keys: &Keys,
         owner: &Owner,
@@ -100,7 +100,7 @@ impl Recipe for FairRecipe {
 
     fn force(&self, keys: &Keys, forcing: &Forcing<'_>) -> Call {
         let call = Call::new(&scripts::FAIR_FORCE).key(&keys.key).key(&keys.queue).key(&keys.timeouts);
-        let call = call.number(forcing.number).text(&forcing.owner.into());
+        let call = call.request_number(forcing.number).text(&forcing.owner.into());
         forcing.recorded(call.bytes(keys.channel()).constant(forcing.publish))
     }
 

@@ -56,7 +56,7 @@ pub(crate) trait Recipe: Send + Sync + 'static {
     }
 
     /// As [`release`](Self::release), and grants to the recipient if it is next in the queue: `{number, 2, token or 0}` then.
-    fn hand_over(
+    fn release_and_grant(
         &self,
         keys: &Keys,
         owner: &Owner,
@@ -110,7 +110,7 @@ pub(crate) trait Recipe: Send + Sync + 'static {
     /// Frees it from any owner, or only while the owner that is named holds it. Replies `{number, 1 or 0, receivers}`,
     /// -1 when another owner holds it, -2 when another kind of lock does.
     fn force(&self, keys: &Keys, forcing: &Forcing<'_>) -> Call {
-        let call = Call::new(&scripts::FORCE).key(&keys.key).number(forcing.number);
+        let call = Call::new(&scripts::FORCE).key(&keys.key).request_number(forcing.number);
         let call = call.text(&forcing.owner.into()).bytes(keys.channel()).constant(forcing.publish);
         forcing.recorded(call)
     }
@@ -226,7 +226,7 @@ pub(crate) enum ExpiryCheck {
 
 impl ExpiryCheck {
     fn append_to(self, call: Call, owner: &Owner, time_ms: i64) -> Call {
-        let call = call.number(owner.number()).text(owner.field()).int(time_ms);
+        let call = call.request_number(owner.number()).text(owner.field()).int(time_ms);
         match self {
             ExpiryCheck::Any => call,
             ExpiryCheck::WhichEnd => call.int(0),

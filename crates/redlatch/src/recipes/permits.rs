@@ -39,7 +39,11 @@ pub(crate) fn members(digits: &str) -> Arc<[u8]> {
 }
 
 fn call(script: &'static Script, keys: &Keys, owner: &Owner) -> Call {
-    Call::new(script).key(&keys.key).key(&keys.timeouts).number(owner.number()).bytes(&members(owner.field()))
+    Call::new(script)
+        .key(&keys.key)
+        .key(&keys.timeouts)
+        .request_number(owner.number())
+        .bytes(&members(owner.field()))
 }
 
 /// Gives back what is still taken. `replies` are what the script answers when something was, and when nothing was.
@@ -97,9 +101,9 @@ impl Recipe for PermitsRecipe {
     fn renew(&self, batch: i64, holds: &[(&Keys, &Owner)], lease_ms: i64) -> Call {
         let call = Call::new(&scripts::PERMIT_RENEW);
         let call = holds.iter().fold(call, |call, (keys, _)| call.key(&keys.timeouts));
-        holds
-            .iter()
-            .fold(call.number(batch).int(lease_ms), |call, (_, owner)| call.bytes(&members(owner.field())))
+        holds.iter().fold(call.request_number(batch).int(lease_ms), |call, (_, owner)| {
+            call.bytes(&members(owner.field()))
+        })
     }
 
     /// Each permit has its end in the set, which nothing but its own renewal moves.

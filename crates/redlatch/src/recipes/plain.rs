@@ -15,16 +15,22 @@ impl Recipe for PlainRecipe {
         let call = Call::new(&scripts::ACQUIRE).key(&keys.key);
         // The token's key is named only by those who draw one, so that accounts without rights to it can lock.
         let call = if args.fenced { call.key(keys.token()) } else { call };
-        let call = call.number(owner.number()).text(owner.field()).int(args.lease_ms).flag(args.fenced);
+        let call =
+            call.request_number(owner.number()).text(owner.field()).int(args.lease_ms).flag(args.fenced);
         if args.refuse_if_owned { call.flag(true) } else { call }
     }
 
     fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
-        Call::new(&scripts::ENTER).key(&keys.key).number(owner.number()).text(owner.field()).int(lease_ms)
+        Call::new(&scripts::ENTER)
+            .key(&keys.key)
+            .request_number(owner.number())
+            .text(owner.field())
+            .int(lease_ms)
     }
 
     fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: ExpectedHolds) -> Call {
-        let call = Call::new(&scripts::RELEASE).key(&keys.key).number(owner.number()).text(owner.field());
+        let call =
+            Call::new(&scripts::RELEASE).key(&keys.key).request_number(owner.number()).text(owner.field());
         expected.append_to(call.bytes(keys.channel()).constant(publish))
     }
 
@@ -38,7 +44,7 @@ impl Recipe for PlainRecipe {
     ) -> Call {
         Call::new(&scripts::LEAVE)
             .key(&keys.key)
-            .number(owner.number())
+            .request_number(owner.number())
             .text(owner.field())
             .bytes(keys.channel())
             .constant(publish)
@@ -50,7 +56,7 @@ impl Recipe for PlainRecipe {
         let call = Call::new(&scripts::TRANSFER).key(&keys.key);
         let call = if recipient.fenced { call.key(keys.token()) } else { call };
         recipient.append_to(
-            call.number(recipient.owner.number())
+            call.request_number(recipient.owner.number())
                 .text(from.field())
                 .text(recipient.owner.field())
                 .int(recipient.lease_ms),
@@ -59,7 +65,9 @@ impl Recipe for PlainRecipe {
 
     fn renew(&self, batch: i64, holds: &[(&Keys, &Owner)], lease_ms: i64) -> Call {
         let call = holds.iter().fold(Call::new(&scripts::RENEW), |call, (keys, _)| call.key(&keys.key));
-        holds.iter().fold(call.number(batch).int(lease_ms), |call, (_, owner)| call.text(owner.field()))
+        holds
+            .iter()
+            .fold(call.request_number(batch).int(lease_ms), |call, (_, owner)| call.text(owner.field()))
     }
 
     fn batches(&self) -> bool {

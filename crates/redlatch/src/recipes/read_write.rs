@@ -32,18 +32,19 @@ fn acquire(script: &'static Script, keys: &Keys, owner: &Owner, args: &AcquireAr
     let call = call(script, keys);
     // The token's key is named only by those who draw one, so that accounts without rights to it can lock.
     let call = if args.fenced { call.key(keys.token()) } else { call };
-    let call = call.number(owner.number()).text(owner.field()).int(args.lease_ms).flag(args.fenced);
+    let call = call.request_number(owner.number()).text(owner.field()).int(args.lease_ms).flag(args.fenced);
     if args.refuse_if_owned { call.flag(true) } else { call }
 }
 
 fn release(script: &'static Script, keys: &Keys, owner: &Owner, publish: &'static str) -> Call {
-    let call = call(script, keys).number(owner.number()).text(owner.field());
+    let call = call(script, keys).request_number(owner.number()).text(owner.field());
     call.bytes(keys.channel()).constant(publish)
 }
 
 fn force(keys: &Keys, forcing: &Forcing<'_>, field: &str, side: [&'static str; 2]) -> Call {
     let [side, wake] = side;
-    let call = call(&scripts::RW_FORCE, keys).number(forcing.number).text(&field.into()).constant(side);
+    let call =
+        call(&scripts::RW_FORCE, keys).request_number(forcing.number).text(&field.into()).constant(side);
     forcing.recorded(call.bytes(keys.channel()).constant(forcing.publish).constant(wake))
 }
 
@@ -65,7 +66,7 @@ impl Recipe for ReadRecipe {
     }
 
     fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
-        let call = call(&scripts::READ_ENTER, keys).number(owner.number()).text(owner.field());
+        let call = call(&scripts::READ_ENTER, keys).request_number(owner.number()).text(owner.field());
         call.int(lease_ms)
     }
 
@@ -88,8 +89,10 @@ impl Recipe for ReadRecipe {
     fn transfer(&self, keys: &Keys, from: &Owner, recipient: &TransferTarget<'_>) -> Call {
         let call = call(&scripts::READ_TRANSFER, keys);
         let call = if recipient.fenced { call.key(keys.token()) } else { call };
-        let call =
-            call.number(recipient.owner.number()).text(recipient.owner.field()).int(recipient.lease_ms);
+        let call = call
+            .request_number(recipient.owner.number())
+            .text(recipient.owner.field())
+            .int(recipient.lease_ms);
         recipient.append_to(call.text(from.field()))
     }
 
@@ -97,7 +100,9 @@ impl Recipe for ReadRecipe {
         let call = holds
             .iter()
             .fold(Call::new(&scripts::READ_RENEW), |call, (keys, _)| call.key(&keys.key).key(&keys.timeouts));
-        holds.iter().fold(call.number(batch).int(lease_ms), |call, (_, owner)| call.text(owner.field()))
+        holds
+            .iter()
+            .fold(call.request_number(batch).int(lease_ms), |call, (_, owner)| call.text(owner.field()))
     }
 
     fn shorten(&self, keys: &Keys, owner: &Owner, time_ms: i64, meant: ExpiryCheck) -> Call {
@@ -123,7 +128,10 @@ impl Recipe for WriteRecipe {
     }
 
     fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
-        let call = Call::new(&scripts::WRITE_ENTER).key(&keys.key).number(owner.number()).text(owner.field());
+        let call = Call::new(&scripts::WRITE_ENTER)
+            .key(&keys.key)
+            .request_number(owner.number())
+            .text(owner.field());
         call.int(lease_ms)
     }
 
@@ -146,7 +154,7 @@ impl Recipe for WriteRecipe {
         let call = call(&scripts::WRITE_TRANSFER, keys);
         let call = if recipient.fenced { call.key(keys.token()) } else { call };
         recipient.append_to(
-            call.number(recipient.owner.number())
+            call.request_number(recipient.owner.number())
                 .text(from.field())
                 .text(recipient.owner.field())
                 .int(recipient.lease_ms),
@@ -155,7 +163,9 @@ impl Recipe for WriteRecipe {
 
     fn renew(&self, batch: i64, holds: &[(&Keys, &Owner)], lease_ms: i64) -> Call {
         let call = holds.iter().fold(Call::new(&scripts::WRITE_RENEW), |call, (keys, _)| call.key(&keys.key));
-        holds.iter().fold(call.number(batch).int(lease_ms), |call, (_, owner)| call.text(owner.field()))
+        holds
+            .iter()
+            .fold(call.request_number(batch).int(lease_ms), |call, (_, owner)| call.text(owner.field()))
     }
 
     fn shorten(&self, keys: &Keys, owner: &Owner, time_ms: i64, meant: ExpiryCheck) -> Call {

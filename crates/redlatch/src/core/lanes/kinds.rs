@@ -93,8 +93,8 @@ impl Lanes {
                 _ => return lane.extras().queue.iter().any(|entry| !entry.tell.is_closed()),
             }
         };
-        leader.last_poll.look_for(now_ms);
-        !leader.last_poll.is_unpolled(now_ms)
+        leader.task_polls.look_for(now_ms);
+        !leader.task_polls.is_unpolled(now_ms)
     }
 
     /// The holds that other owners have of the name by locks of other kinds. A grant shows that they are gone, or that it is gone itself.

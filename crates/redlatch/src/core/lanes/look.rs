@@ -15,7 +15,7 @@ impl Lanes {
         found.find(|held| held.goes_on(lease))
     }
 
-    /// The server was seen not to have a hold: ends it, or the one that it was passed on as, and returns it. LocalTurn on is done under the same
+    /// The server was seen not to have a hold: ends it, or the one that it was passed on as, and returns it. Passing on is done under the same
     /// mutex, so what is passed on later is over as well.
     pub(in crate::core) fn gone(&self, lease: &Arc<HeldLease>) -> Option<Arc<HeldLease>> {
         let bucket = self.bucket(&lease.keys);

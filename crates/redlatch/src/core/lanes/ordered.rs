@@ -34,38 +34,38 @@ impl Lanes {
 
     /// Whether a task in line may count on this process: a task of it has what it waits for, hands it over just now, or
     /// comes before it. If so it is woken when that was in vain.
-    pub(crate) fn expect_hand_over(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
+    pub(crate) fn expect_grant(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
         let mut bucket = self.bucket(keys);
         let Some(lane) = bucket.get_mut(&LaneKey(keys.clone())) else { return false };
         let has_leases = lane.leases().next().is_some();
-        let Some(Extras { queue, handing_over, recipient_expects_hand_over, .. }) = lane.extras_if_any()
+        let Some(Extras { queue, granting_releases, recipient_expects_grant, .. }) = lane.extras_if_any()
         else {
             return false;
         };
-        let is_handing = *handing_over > 0;
+        let is_handing = *granting_releases > 0;
         let held = is_handing || has_leases;
         let place = queue.iter().position(|entry| entry.owner.as_ref() == Some(owner));
         match place.and_then(|place| queue.get_mut(place)) {
-            Some(entry) => entry.expects_hand_over = held || place > Some(0),
+            Some(entry) => entry.expects_grant = held || place > Some(0),
             // A release is on its way that may hand over to this very task.
-            None => *recipient_expects_hand_over = is_handing,
+            None => *recipient_expects_grant = is_handing,
         }
         place.map_or(is_handing, |place| held || place > 0)
     }
 
     /// A release that might have handed over is done; the task that it served is `None`, and otherwise waits on, first in line.
-    pub(crate) fn hand_over_finished(&self, keys: &Arc<Keys>, waits_on: Option<WaiterEntry>) {
+    pub(crate) fn release_and_grant_finished(&self, keys: &Arc<Keys>, waits_on: Option<WaiterEntry>) {
         let wakes = self.change(keys, |lane| {
             let extras = lane.extras_mut();
-            extras.handing_over = extras.handing_over.saturating_sub(1);
-            let recipient_expects_hand_over = std::mem::take(&mut extras.recipient_expects_hand_over);
+            extras.granting_releases = extras.granting_releases.saturating_sub(1);
+            let recipient_expects_grant = std::mem::take(&mut extras.recipient_expects_grant);
             let Some(mut entry) = waits_on else { return Wakes::default() };
-            entry.expects_hand_over |= recipient_expects_hand_over;
+            entry.expects_grant |= recipient_expects_grant;
             if !entry.tell.is_closed() {
                 let at = if entry.is_in_server_queue { 0 } else { lane.server_queue_end() };
                 lane.extras_mut().queue.insert(at, entry);
             }
-            lane.expecting_hand_over()
+            lane.expecting_grant()
         });
         wakes.unwrap_or_default().wake();
     }

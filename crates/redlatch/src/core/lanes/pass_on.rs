@@ -19,7 +19,7 @@ pub(crate) enum LaneStep {
     /// Kinds that queue in the lane, for a task that needs an owner, token or lease term of its own: move the hold to it by one script
     /// (`Core::transfer`).
     Transfer(Box<NextTask>),
-    /// Kinds that queue on the server: release by a script that also grants to this task, if it is the first in that queue (`Core::hand_over`).
+    /// Kinds that queue on the server: release by a script that also grants to this task, if it is the first in that queue (`Core::release_and_grant`).
     ReleaseAndGrant(Box<NextTask>),
     /// Release it on the server. `lane_waits`: the lane waits for this release, and lets the next task contend when it is done
     /// (`release_finished`).
@@ -105,10 +105,10 @@ impl Lanes {
                 if !lease.owner.is_multi_process()
                     && let Some(next) = self.next_task(lane, lease, at.now_ms, &mut drop_after_unlock)
                 {
-                    lane.extras_mut().handing_over += 1;
+                    lane.extras_mut().granting_releases += 1;
                     return Next::Step(LaneStep::ReleaseAndGrant(Box::new(next)));
                 }
-                wakes = lane.expecting_hand_over();
+                wakes = lane.expecting_grant();
                 return Next::Step(LaneStep::Release { lane_waits: false });
             }
             if lane.is_busy() {
@@ -165,7 +165,7 @@ impl Lanes {
         let successor = Arc::new(lease.successor());
         successor.offer(now_ms);
         lane.state = LaneState::Nothing;
-        let lost = lane.add(&successor, &self.scan_timer, now_ms);
+        let lost = lane.add(&successor, &self.keeper_alarm, now_ms);
         debug_assert!(lost.is_empty(), "the lease was taken out before its successor came in");
         self.note_waiters(lane);
         Next::Offer(Offer { to: next.entry, successor })

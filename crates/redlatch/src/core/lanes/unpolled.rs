@@ -6,7 +6,7 @@ use super::{LaneKey, Lanes};
 use crate::{
     core::{
         lane::LaneState,
-        last_poll::{LOOKED_FOR_MAX, POLL_DUE_MS},
+        task_polls::{LOOKED_FOR_MAX, TASK_POLL_DUE_MS},
     },
     keys::Keys,
 };
@@ -22,7 +22,7 @@ impl Lanes {
         let (mut has_line, mut leaders, mut stuck, mut told) = (false, Vec::new(), Vec::new(), Vec::new());
         for bucket in &self.buckets {
             for (key, lane) in &mut *bucket.lock().unwrap_or_else(PoisonError::into_inner) {
-                if matches!(lane.state, LaneState::Releases { since_ms } if since_ms + 2 * POLL_DUE_MS <= now_ms)
+                if matches!(lane.state, LaneState::Releases { since_ms } if since_ms + 2 * TASK_POLL_DUE_MS <= now_ms)
                 {
                     lane.state = LaneState::Nothing;
                     stuck.push(key.0.clone());
@@ -36,9 +36,9 @@ impl Lanes {
         }
         self.has_waiters.fetch_or(has_line || !stuck.is_empty(), Ordering::AcqRel);
         stuck.iter().for_each(|keys| self.promote(keys, false));
-        told.iter().for_each(|request| request.last_poll.wake());
+        told.iter().for_each(|request| request.task_polls.wake());
         for leader in leaders {
-            if !leader.last_poll.ask() || leader.last_poll.is_unpolled(now_ms) {
+            if !leader.task_polls.ask() || leader.task_polls.is_unpolled(now_ms) {
                 self.look_for_those_behind(&leader.keys, now_ms);
                 tracing::debug!(lock = %leader.keys.name, "a task that leads its line is not polled; the next one goes on");
                 self.give_up_lead(&leader, false);
@@ -53,7 +53,7 @@ impl Lanes {
         let behind =
             self.bucket(keys).get(&LaneKey(keys.clone())).map(|lane| lane.some_in_line(LOOKED_FOR_MAX));
         for request in behind.unwrap_or_default() {
-            request.last_poll.look_for(now_ms);
+            request.task_polls.look_for(now_ms);
         }
     }
 }

@@ -57,7 +57,7 @@ pub(crate) struct HeldLease {
     deadline_ms: AtomicU64,
     last_seen: LastSeen,
     /// The number of the hold on the server. All leases that were passed on from one grant share it.
-    hold: u64,
+    grant_id: u64,
     state: AtomicU8,
     holds: Mutex<Holds>,
     ended: Signal,
@@ -77,7 +77,7 @@ pub(crate) struct HeldLease {
 }
 
 /// Numbers the holds of this process.
-static HOLDS: AtomicU64 = AtomicU64::new(0);
+static NEXT_GRANT_ID: AtomicU64 = AtomicU64::new(0);
 
 /// How many guards share the lease, and how many of them want it renewed.
 #[derive(Debug, Clone, Copy, Default)]
@@ -147,7 +147,7 @@ impl HeldLease {
             lease_ms: AtomicI64::new(lease_term.lease_ms),
             deadline_ms: AtomicU64::new(deadline_ms(sent_ms, lease_term.lease_ms)),
             last_seen: LastSeen::of(sent_at),
-            hold: HOLDS.fetch_add(1, Ordering::Relaxed),
+            grant_id: NEXT_GRANT_ID.fetch_add(1, Ordering::Relaxed),
             state: AtomicU8::new(HELD),
             holds: Mutex::new(Holds { count: 1, renewed: lease_term.renewed.into(), ..Holds::default() }),
             ended: Signal::default(),
@@ -176,7 +176,7 @@ impl HeldLease {
             lease_ms: AtomicI64::new(self.lease_ms()),
             deadline_ms: AtomicU64::new(self.deadline_ms.load(Ordering::Acquire)),
             last_seen: self.last_seen.clone(),
-            hold: self.hold,
+            grant_id: self.grant_id,
             state: AtomicU8::new(HELD),
             holds: Mutex::new(Holds { count: 1, renewed: self.holds().renewed, ..Holds::default() }),
             ended: Signal::default(),
@@ -297,7 +297,9 @@ impl HeldLease {
 
     /// Whether this lease continues the grant of `before`, and neither was seen on the server since.
     pub(super) fn goes_on(&self, before: &HeldLease) -> bool {
-        self.is_held() && self.hold == before.hold && self.last_seen_sent_ms() <= before.last_seen_sent_ms()
+        self.is_held()
+            && self.grant_id == before.grant_id
+            && self.last_seen_sent_ms() <= before.last_seen_sent_ms()
     }
 
     /// It is about to be handed to a task, which may never be polled again.

@@ -109,7 +109,7 @@ impl LockHandle {
     pub(crate) async fn last_token(&self) -> Result<Option<u64>, Error> {
         self.ready()?;
         let number = self.core.fresh_number();
-        let call = Call::new(&scripts::COUNTER_GET).key(self.keys.token()).number(number);
+        let call = Call::new(&scripts::COUNTER_GET).key(self.keys.token()).request_number(number);
         let reply = self.core.run_checked(call, number, false).await.map_err(|fault| self.error(fault))?;
         Ok(reply.get(2).and_then(|token| u64::try_from(*token).ok()).filter(|token| *token > 0))
     }

@@ -216,7 +216,7 @@ impl PermitSemaphore {
         let lease_ms = lease_ms(lease).map_err(|error| error.on(self.name()))?;
         self.counter.ready()?;
         let number = self.core.fresh_number();
-        let call = Call::new(&scripts::PERMIT_RENEW).key(&self.keys.timeouts).number(number);
+        let call = Call::new(&scripts::PERMIT_RENEW).key(&self.keys.timeouts).request_number(number);
         let reply = self.core.run_checked(call.int(-lease_ms).bytes(&members), number, false).await;
         Ok(item(&reply.map_err(|fault| fault.into_error().on(self.name()))?, 1) == 1)
     }

@@ -6,7 +6,7 @@ use crate::{
     core::{
         Request, Wait,
         lane::WaiterHandle,
-        lanes::{Enter, TurnLimits},
+        lanes::{JoinStep, TurnLimits},
         owners::Owners,
     },
     error::LossReason,
@@ -49,7 +49,7 @@ fn held(keys: &Arc<Keys>) -> Arc<HeldLease> {
 impl Rig {
     fn stands_in_line(&self) -> WaiterHandle {
         let request = Arc::new(Request::new(&self.keys, &PLAIN, TERM, Wait::Forever));
-        let Ok(Enter::Queue(handle)) = self.lanes.enter(&request, None, 0) else {
+        let Ok(JoinStep::Queue(handle)) = self.lanes.join(&request, None, 0) else {
             panic!("the lock is held")
         };
         handle

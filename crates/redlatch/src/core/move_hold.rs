@@ -20,7 +20,7 @@ use crate::{
 impl Core {
     /// Releases a lock that has a queue on the server. If the task of this process that has waited longest is the next in
     /// that queue, the same script grants to it, and it gets the lease from here without asking.
-    pub(super) async fn hand_over(
+    pub(super) async fn release_and_grant(
         self: &Arc<Self>,
         lease: &Arc<HeldLease>,
         next_task: Box<NextTask>,
@@ -36,7 +36,7 @@ impl Core {
         let Some(owner) = next.owner.clone().filter(|owner| !cannot && !owner.is_multi_process()) else {
             drop(next_block);
             let outcome = self.release_whole(lease, false, block).await;
-            self.lanes.hand_over_finished(&lease.keys, Some(next));
+            self.lanes.release_and_grant_finished(&lease.keys, Some(next));
             return outcome;
         };
         // Counted from when it is sent, which may be later: an attempt of the owner goes first.
@@ -45,7 +45,7 @@ impl Core {
         let call = || {
             sent_at = self.sent_at(&lease.keys);
             let recipient = TransferTarget::after(&lease.owner, &owner, lease_term, fenced);
-            lease.recipe.hand_over(&lease.keys, &lease.owner, publish, expected(lease), &recipient)
+            lease.recipe.release_and_grant(&lease.keys, &lease.owner, publish, expected(lease), &recipient)
         };
         match self.run_ending(call, lease.owner.number(), false, block).await {
             Ok(reply) if reply.len() == 3 && reply[1] == 2 => {
@@ -73,11 +73,11 @@ impl Core {
                         None
                     }
                 };
-                self.lanes.hand_over_finished(&lease.keys, waits_on);
+                self.lanes.release_and_grant_finished(&lease.keys, waits_on);
                 Ok((Unlocked::Released, 0))
             }
             outcome => {
-                self.lanes.hand_over_finished(&lease.keys, Some(next));
+                self.lanes.release_and_grant_finished(&lease.keys, Some(next));
                 let read = outcome.and_then(|items| self.released_as(lease, ReleaseMode::AllHolds, &items));
                 match read {
                     Ok(outcome) => Ok(outcome),

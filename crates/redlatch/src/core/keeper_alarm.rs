@@ -9,27 +9,27 @@ use tokio::sync::Notify;
 
 use super::lease::HeldLease;
 
-/// When the keeper must scan next.
-pub(crate) struct ScanTimer {
+/// When the keeper must look next.
+pub(crate) struct KeeperAlarm {
     /// Wakes the round, of which there is one.
     wake: Notify,
     /// Until when the thread means to sleep.
     sleeping_until_ms: AtomicU64,
     /// When the next look at leases that are not yet scheduled is due.
-    scan_ms: AtomicU64,
+    look_ms: AtomicU64,
 }
 
-impl Default for ScanTimer {
+impl Default for KeeperAlarm {
     fn default() -> Self {
-        ScanTimer {
+        KeeperAlarm {
             wake: Notify::new(),
             sleeping_until_ms: AtomicU64::new(u64::MAX),
-            scan_ms: AtomicU64::new(u64::MAX),
+            look_ms: AtomicU64::new(u64::MAX),
         }
     }
 }
 
-impl ScanTimer {
+impl KeeperAlarm {
     pub(super) fn wake(&self) {
         self.wake.notify_one();
     }
@@ -40,35 +40,35 @@ impl ScanTimer {
     }
 
     /// A lease came into being. It is taken in at half the time to its first event, so that short holds cost nothing.
-    pub(super) fn note(&self, lease: &HeldLease, now_ms: u64) {
-        self.schedule_scan(now_ms + lease.due_ms().saturating_sub(now_ms) / 2);
+    pub(super) fn note_lease(&self, lease: &HeldLease, now_ms: u64) {
+        self.look_at_lanes_by(now_ms + lease.due_ms().saturating_sub(now_ms) / 2);
     }
 
     /// A lease needs attention by then at the latest.
-    pub(super) fn schedule_scan(&self, at_ms: u64) {
-        if at_ms < self.scan_ms.load(Ordering::Relaxed) {
+    pub(super) fn look_at_lanes_by(&self, at_ms: u64) {
+        if at_ms < self.look_ms.load(Ordering::Relaxed) {
             // One order for this and `sleeps_until`: of two that come at once, one sees what the other has written.
-            self.scan_ms.fetch_min(at_ms, Ordering::SeqCst);
+            self.look_ms.fetch_min(at_ms, Ordering::SeqCst);
             if at_ms < self.sleeping_until_ms.load(Ordering::SeqCst) {
                 self.wake();
             }
         }
     }
 
-    /// When the next scan is due.
-    pub(super) fn scan_ms(&self) -> u64 {
-        self.scan_ms.load(Ordering::SeqCst)
+    /// When the next look is due.
+    pub(super) fn look_ms(&self) -> u64 {
+        self.look_ms.load(Ordering::SeqCst)
     }
 
-    /// A scan begins: what comes into being from now on asks for the next one.
-    pub(super) fn begin_scan(&self) {
-        self.scan_ms.store(u64::MAX, Ordering::Release);
+    /// A look begins: what comes into being from now on asks for the next one.
+    pub(super) fn begin_look(&self) {
+        self.look_ms.store(u64::MAX, Ordering::Release);
     }
 
-    /// The thread goes to sleep until then, or until the next scan if that is due before: a lease that came between the last look
+    /// The thread goes to sleep until then, or until the next look if that is due before: a lease that came between the last look
     /// and this may not have woken it.
     pub(super) fn sleeps_until(&self, until_ms: u64) -> u64 {
         self.sleeping_until_ms.store(until_ms, Ordering::SeqCst);
-        until_ms.min(self.scan_ms())
+        until_ms.min(self.look_ms())
     }
 }

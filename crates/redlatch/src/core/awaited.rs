@@ -140,39 +140,31 @@ impl Core {
         notify: Arc<Notify>,
         waits_for: WaitsFor,
     ) -> Awaiting {
-        if let (Some(told), Some(core)) = (self.awaited.add(&key, &notify, waits_for), self.me.upgrade()) {
-            let key = key.clone();
-            self.keeper.handle().spawn(async move { core.look_for_waiters(key, told).await });
+        if let Some(told) = self.awaited.add(&key, &notify, waits_for) {
+            self.keeper.handle().spawn(look_for_waiters(self.me.clone(), key.clone(), told));
         }
         Awaiting { core: self.me.clone(), key, notify, waits_for }
     }
+}
 
-    /// Looks whether a key is there when it has changed, for as long as it has waiters.
-    async fn look_for_waiters(self: Arc<Self>, key: Arc<[u8]>, told: Arc<Notify>) {
-        let is_over = || self.is_closed() || !self.awaited.are_looked_for_by(&key, &told);
-        while !is_over() {
-            let looked_ms = self.now_ms();
-            // A panic, of the program's log for instance, is no answer.
-            let seen = AssertUnwindSafe(self.watch_key(&key)).catch_unwind().await;
-            let next_ms = match seen.unwrap_or(None) {
-                Some(is_there) => {
-                    if !is_there {
-                        self.awaited.key_is_gone(&key);
-                    }
-                    TOLD_MS
-                }
-                None => LOOK_PAUSE.as_millis() as u64,
-            };
-            tokio::select! {
-                biased;
-                () = told.notified() => {}
-                () = self.keeper.sleep(Duration::from_millis(next_ms)) => {}
-            }
-            let since = Duration::from_millis(self.now_ms().saturating_sub(looked_ms));
-            if !is_over() && since < LOOK_PAUSE {
-                self.keeper.sleep(LOOK_PAUSE - since).await;
-            }
+/// Looks whether a key is there when it has changed, for as long as it has waiters. Does not keep the client alive while it sleeps.
+async fn look_for_waiters(core: Weak<Core>, key: Arc<[u8]>, told: Arc<Notify>) {
+    let of_waiters = || core.upgrade().filter(|core| core.awaited.are_looked_for_by(&key, &told));
+    while let Some(core) = of_waiters() {
+        let next_look = tokio::time::sleep(LOOK_PAUSE);
+        // A panic, of the program's log for instance, is no answer.
+        let seen = AssertUnwindSafe(core.watch_key(&key)).catch_unwind().await.unwrap_or(None);
+        if seen == Some(false) {
+            core.awaited.key_is_gone(&key);
         }
+        drop(core);
+        if seen.is_some() {
+            _ = tokio::time::timeout(Duration::from_millis(TOLD_MS), told.notified()).await;
+        }
+        if of_waiters().is_none() {
+            return;
+        }
+        next_look.await;
     }
 }
 

@@ -58,6 +58,8 @@ mod jitter;
 mod keys;
 mod latest;
 mod name;
+mod name_classes;
+pub mod observe;
 mod owner;
 mod panic_safe;
 pub mod randomness;

@@ -13,6 +13,7 @@ use crate::{
     core::{Core, Origin, fork_safe::ForkSafeCore, keeper::Keeper},
     dialer::{Dialer, Dialing},
     error::{Error, ErrorKind},
+    observe::Observer,
     store::{self, Store},
 };
 
@@ -189,6 +190,12 @@ impl ClientBuilder {
     /// its owner may have access to it.
     pub fn engine_dir(mut self, dir: impl Into<std::path::PathBuf>) -> Self {
         self.config.engine_dir = Some(dir.into());
+        self
+    }
+
+    /// Is told what the client does, for metrics of the program's own: none unless set.
+    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.config.observer = Some(observer);
         self
     }
 

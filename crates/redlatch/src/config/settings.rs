@@ -116,6 +116,7 @@ impl Default for Config {
             engine_binary: None,
             engine_dir: None,
             clock: Arc::new(SystemClock),
+            observer: None,
             dialing: Dialing::default(),
         }
     }

@@ -13,6 +13,7 @@ use crate::{
     call_hook::CallHook,
     dialer::Dialing,
     error::{Error, ErrorKind},
+    observe::Observer,
     owner::Identity,
 };
 
@@ -46,6 +47,7 @@ pub(crate) struct Config {
     pub(crate) engine_binary: Option<PathBuf>,
     pub(crate) engine_dir: Option<PathBuf>,
     pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) dialing: Dialing,
 }
 
@@ -78,6 +80,7 @@ impl fmt::Debug for Config {
             engine_binary,
             engine_dir,
             clock: _,
+            observer: _,
             dialing,
         } = self;
         f.debug_struct("Config")

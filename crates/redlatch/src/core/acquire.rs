@@ -17,6 +17,7 @@ use super::{
     lanes::JoinStep,
     lease::HeldLease,
     owners::OwnerClaim,
+    request::GrantPath,
     undo::RequestFate,
     wait::WaitDeadline,
 };
@@ -29,6 +30,17 @@ use crate::{
 impl Core {
     /// Acquires a hold, waiting as the request says. `None` means busy.
     pub(crate) async fn acquire(self: &Arc<Self>, request: Arc<Request>) -> Result<Option<Grant>, Error> {
+        if self.is_observed() {
+            // Boxed, so that the future stays small where there is no observer.
+            return Box::pin(self.acquire_observed(request)).await;
+        }
+        self.acquire_unobserved(request).await
+    }
+
+    pub(super) async fn acquire_unobserved(
+        self: &Arc<Self>,
+        request: Arc<Request>,
+    ) -> Result<Option<Grant>, Error> {
         self.check_process()?;
         // Noted before looking whether the client is open, so that shutting down waits for each task that found it so.
         let _under_way = self.keeper.hold_off_shutdown();
@@ -119,7 +131,10 @@ impl Core {
                 let deadline = &if waits { *deadline } else { self.response_deadline() };
                 match place.wait_until_handed(deadline).await? {
                     None => None,
-                    Some(Handed::Lease(lease)) => Some(Grant { lease_term: lease.lease_term(), lease }),
+                    Some(Handed::Lease(lease)) => {
+                        self.hold_began(&lease);
+                        Some(Grant { lease_term: lease.lease_term(), lease, path: GrantPath::Passed })
+                    }
                     Some(Handed::OfferExpired) => return Ok(AcquireOutcome::OfferExpired),
                     Some(Handed::Contend { others_first, outcome_unknown }) => {
                         let place = LaneSlot::lead(self, request);
@@ -168,7 +183,8 @@ impl Core {
             self.release_in_background(&lease, request.lease_term);
             return Err(closed);
         }
-        Ok(AcquireOutcome::Done(Some(Grant { lease, lease_term: request.lease_term })))
+        let lease_term = request.lease_term;
+        Ok(AcquireOutcome::Done(Some(Grant { lease, lease_term, path: GrantPath::Server })))
     }
 
     /// A lease has come into being. Those of other owners whose place it has taken are gone from the server: their holders are told at
@@ -180,6 +196,7 @@ impl Core {
         lease: &Arc<HeldLease>,
         leader: Option<&Arc<Request>>,
     ) -> Result<(), Error> {
+        self.hold_began(lease);
         match self.lanes.install_grant(lease, leader, self.now_ms()) {
             Ok(lost) => self.lose_displaced_by(lost, lease),
             Err(newer) => {

@@ -8,6 +8,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
+use tokio::time::Instant;
 
 use super::{
     Core, Grant, Request,
@@ -19,12 +20,13 @@ use super::{
     owners::{AttemptMode, OwnerBlock, OwnerClaim},
     release::{ReleaseMode, ReleaseStep, Unlocked, expected, found},
     replica_confirm::Unconfirmed,
-    request::all_noted,
+    request::{GrantPath, all_noted},
     undo::RequestFate,
     wait::WaitDeadline,
 };
 use crate::{
     error::{Error, ErrorKind},
+    observe::Outcome,
     owner::Owner,
     recipes::{ExpectedHolds, LeaseTerm},
     scripts::{ACQUIRE_ALL, RELEASE_ALL},
@@ -96,11 +98,32 @@ struct Ending {
     block: OwnerBlock,
 }
 
-type Outcome = (usize, Result<Unlocked, Error>);
+type Release = (usize, Result<Unlocked, Error>);
 
 impl Core {
     /// Asks once for all locks of these requests, which differ in nothing but the name and do not wait.
     pub(crate) async fn acquire_all(
+        self: &Arc<Self>,
+        requests: &[Arc<Request>],
+        deadline: &WaitDeadline,
+    ) -> Result<Batch, Error> {
+        let began = self.is_observed().then(Instant::now);
+        let batch = self.acquire_all_unobserved(requests, deadline).await;
+        if let (Some(began), Ok(batch)) = (began, &batch) {
+            let of = |request: &Arc<Request>, outcome| {
+                self.acquired_at_once(request.keys.subject(), began.elapsed(), outcome)
+            };
+            match batch {
+                Batch::Taken(_) => requests.iter().for_each(|request| of(request, Outcome::Granted)),
+                Batch::Busy(at) => of(&requests[*at], Outcome::Busy),
+                // They tell for themselves.
+                Batch::OneByOne => {}
+            }
+        }
+        batch
+    }
+
+    async fn acquire_all_unobserved(
         self: &Arc<Self>,
         requests: &[Arc<Request>],
         deadline: &WaitDeadline,
@@ -169,7 +192,9 @@ impl Core {
             leases.iter().for_each(|lease| self.release_in_background(lease, lease_term));
             return Err(closed);
         }
-        Ok(Batch::Taken(leases.into_iter().map(|lease| Grant { lease, lease_term }).collect()))
+        Ok(Batch::Taken(
+            leases.into_iter().map(|lease| Grant { lease, lease_term, path: GrantPath::Server }).collect(),
+        ))
     }
 
     /// Asks the server once.
@@ -358,7 +383,7 @@ impl Core {
         }
     }
 
-    async fn release_group(self: &Arc<Self>, group: Vec<Ending>) -> Vec<Outcome> {
+    async fn release_group(self: &Arc<Self>, group: Vec<Ending>) -> Vec<Release> {
         let number = self.fresh_number();
         let call =
             group.iter().fold(Call::new(&RELEASE_ALL), |call, ending| call.key(&ending.lease.keys.key));

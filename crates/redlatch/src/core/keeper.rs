@@ -333,14 +333,17 @@ impl Agenda {
 
 async fn run(core: Weak<Core>, shared: Arc<Shared>) {
     let mut agenda = Agenda::default();
-    let mut busy_ms = 0;
+    let (mut busy_ms, mut slept_until_ms) = (0, None);
     loop {
         let woken = shared.keeper_alarm.woken();
         let mut woken = std::pin::pin!(woken);
         woken.as_mut().enable();
-        let pause_ms = {
+        let (due_ms, now_ms) = {
             let Some(core) = core.upgrade() else { return };
             let now_ms = core.now_ms();
+            if let Some(due_ms) = slept_until_ms.take() {
+                core.keeper_runs(due_ms, now_ms);
+            }
             core.keep_round(&mut agenda, &shared, now_ms);
             let mut until_ms = agenda.events.peek().map_or(u64::MAX, |Reverse((at_ms, _))| *at_ms);
             // A lease that waits for its first look is held too, and suspend may outlast it.
@@ -369,12 +372,12 @@ async fn run(core: Weak<Core>, shared: Arc<Shared>) {
                     until_ms = until_ms.min(now_ms + TICK_MS);
                 }
             }
-            shared.keeper_alarm.sleeps_until(until_ms).saturating_sub(now_ms)
+            (shared.keeper_alarm.sleeps_until(until_ms), now_ms)
         };
         tokio::select! {
             biased;
             () = woken => {}
-            () = tokio::time::sleep(Duration::from_millis(pause_ms)) => {}
+            () = tokio::time::sleep(Duration::from_millis(due_ms.saturating_sub(now_ms))) => slept_until_ms = Some(due_ms),
         }
         if shared.stopped.load(Ordering::Acquire) {
             return;

@@ -7,12 +7,13 @@ use super::{
     lease::{HeldLease, SentAt},
     undo::RequestFate,
 };
-use crate::{catch_panic::catch_panic, error::LossReason, recipes::LeaseTerm};
+use crate::{catch_panic::catch_panic, error::LossReason, observe::HoldEnd, recipes::LeaseTerm};
 
 impl Core {
     /// A lease turned out to be lost.
     pub(crate) fn lose(self: &Arc<Self>, lease: &Arc<HeldLease>, reason: LossReason) {
         if lease.lose(reason.clone()) {
+            self.hold_ended(lease, HoldEnd::Lost(&reason));
             self.extend_write_lease_bound(lease, self.now_ms());
             self.lanes.forget(lease);
             if reason == LossReason::Expired && self.outlives_its_time(lease) {

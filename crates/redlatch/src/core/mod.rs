@@ -26,6 +26,7 @@ pub(crate) mod loss_reason;
 mod move_hold;
 pub(crate) mod multi_process;
 pub(crate) mod multi_subscription;
+pub(crate) mod observing;
 mod outage;
 pub(crate) mod owners;
 pub(crate) mod reenter;
@@ -176,6 +177,7 @@ impl Core {
             {
                 // What was sent in this very millisecond may have been sent before.
                 core.interrupted_ms.fetch_max(core.now_ms() + 1, Ordering::SeqCst);
+                core.observe(|| crate::observe::Event::Interrupted);
                 core.keeper.recheck();
             }
         }));

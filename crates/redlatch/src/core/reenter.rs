@@ -7,6 +7,7 @@ use super::{
     lease::{Change, HeldLease},
     owners::OwnerBlock,
     release::ReleaseMode,
+    request::GrantPath,
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -37,7 +38,7 @@ impl Core {
         });
         let entered = entry.outcome().await.and_then(std::convert::identity);
         entered.map_err(|error| error.on(&lease.keys.name).by(&lease.owner))?;
-        Ok(Grant { lease: lease.clone(), lease_term })
+        Ok(Grant { lease: lease.clone(), lease_term, path: GrantPath::Reentered })
     }
 
     /// The count cannot tell a repeat: by the time that it comes another process may have been handed the owner and count there, too. So

@@ -21,6 +21,7 @@ use super::{
 use crate::{
     error::{Error, ErrorKind, LossReason},
     keys::Keys,
+    observe::HoldEnd,
     owner::Owner,
     recipes::{ExpectedHolds, LeaseTerm},
     scripts,
@@ -237,6 +238,7 @@ impl Core {
             }
             return ReleaseStep::Lost(lease.missing(now_ms));
         }
+        self.hold_ended(lease, HoldEnd::GivenBack);
         match step {
             LaneStep::Passed => {
                 // The doubt may have come this very moment.

@@ -23,6 +23,7 @@ use futures_util::{
 
 use crate::{
     jitter::jittered,
+    observe::Event,
     randomness::SeededMap,
     recipes::ExpiryCheck,
     replica_ack::{Replicas, Replication},
@@ -119,6 +120,7 @@ impl Core {
                     if held.is_held() {
                         // What was said counts, and not what the lease asks for by now.
                         if self.keeps(lease, sent_at, told_ms) {
+                            self.hold_renewed(lease);
                             self.recheck_if_unseen(lease);
                         }
                     } else {
@@ -135,6 +137,7 @@ impl Core {
             None => Some(format!("no answer within {limit:?}")),
         };
         if let Some(why) = failure {
+            self.observe(|| Event::RenewalFailed { holds: batch.len() });
             let delay_ms = ((lease_ms / 10).max(1) as u64).min(RETRY_DELAY_MS_MAX);
             let mut news = 0;
             for lease in &batch {
@@ -186,6 +189,7 @@ impl Core {
             } else {
                 lease.schedule.failing.store(false, Ordering::Relaxed);
                 if self.keeps(&lease, sent_at, told_ms) {
+                    self.hold_renewed(&lease);
                     self.recheck_if_unseen(&lease);
                     late.push(lease);
                 }

@@ -128,4 +128,16 @@ pub(crate) struct Grant {
     pub(crate) lease: Arc<HeldLease>,
     /// How this one hold is renewed, which goes with it.
     pub(crate) lease_term: LeaseTerm,
+    pub(crate) path: GrantPath,
+}
+
+/// How a grant came to its task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum GrantPath {
+    /// The task asked the server.
+    Server,
+    /// A task of this process passed it on.
+    Passed,
+    /// Its owner held it already.
+    Reentered,
 }

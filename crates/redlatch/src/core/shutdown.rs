@@ -9,6 +9,7 @@ use super::{Core, owners::OwnerBlock, release::Unlocked};
 use crate::{
     error::{Error, ErrorKind, LossReason},
     name::LockName,
+    observe::HoldEnd,
 };
 
 impl Core {
@@ -26,6 +27,7 @@ impl Core {
         let mut releases = Vec::new();
         for lease in leases {
             if lease.lose(LossReason::Shutdown) {
+                self.hold_ended(&lease, HoldEnd::Lost(&LossReason::Shutdown));
                 self.lanes.forget(&lease);
                 let (tell, told) = tokio::sync::oneshot::channel();
                 let (core, held) = (self.clone(), lease.clone());

@@ -4,6 +4,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{
+    core::observing::ObservedAcquire,
     core::{
         Core, Wait,
         contest::{Attempt, Contender},
@@ -14,6 +15,7 @@ use crate::{
     keys::hash_tag,
     kind::place::LATCH_CHANNEL,
     name::LockName,
+    observe::Subject,
     permits::counter::{Counter, amount, item},
     scripts,
     store::Fault,
@@ -145,7 +147,9 @@ impl CountDownLatch {
         self.0.ready()?;
         let wait = wait.zero_as_no_wait();
         let deadline = WaitDeadline::new(core, wait);
+        let observed = core.observed_acquire(Subject::new("latch", self.name()));
         let passed = core.contest(&mut Passer(self), wait, &deadline, false).await;
+        ObservedAcquire::contest_ended(observed, &passed);
         Ok(passed.map_err(|error| error.on(self.name()))?.is_some())
     }
 

@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{
+    core::observing::ObservedAcquire,
     core::{
         Core, Numbers, Wait,
         contest::{Attempt, Contender},
@@ -15,6 +16,7 @@ use crate::{
     jitter::jittered,
     kind::place::PERMITS_CHANNEL,
     name::LockName,
+    observe::Subject,
     permits::counter::{Counter, amount, item},
     recipes::GateKey,
     scripts::{self, Script},
@@ -129,7 +131,9 @@ impl Semaphore {
         let wait = wait.zero_as_no_wait();
         let deadline = WaitDeadline::new(core, wait);
         let mut taker = Taker { semaphore: self, permits, left: i64::MAX, incarnation: self.0.incarnation() };
+        let observed = core.observed_acquire(Subject::new("semaphore", self.name()));
         let taken = core.contest(&mut taker, wait, &deadline, false).await.and_then(Option::transpose);
+        ObservedAcquire::contest_ended(observed, &taken);
         let taken = taken.map_err(|error| error.on(self.name()))?.is_some();
         if taken && core.is_closed() {
             self.give_back(permits, taker.incarnation);

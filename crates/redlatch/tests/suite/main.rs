@@ -30,6 +30,7 @@ mod lengths;
 mod limit;
 mod local;
 mod model_rw;
+mod observed;
 mod oldest;
 mod other_kinds;
 mod owners;

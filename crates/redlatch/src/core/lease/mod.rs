@@ -465,6 +465,17 @@ impl HeldLease {
         self.rare.get_or_init(Box::default)
     }
 
+    /// The observer is about to be told of it; `false` if it was before.
+    pub(super) fn note_told_of(&self, now_ms: u64) -> bool {
+        self.rare().told_of_ms.compare_exchange(0, now_ms.max(1), Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Since when the observer knows of it, if it does. It is answered once.
+    pub(super) fn take_told_of(&self) -> Option<u64> {
+        let since_ms = self.rare.get()?.told_of_ms.swap(0, Ordering::AcqRel);
+        (since_ms > 0).then_some(since_ms)
+    }
+
     /// How replicas confirmed the grant, if they were asked.
     pub(crate) fn replicated(&self) -> Option<Confirmed> {
         self.rare.get()?.replicated.get().copied()

@@ -23,6 +23,8 @@ pub(super) struct Rare {
     pub(super) pending_extension_ms: AtomicU64,
     /// What the server had of it after its end was counted down.
     pub(super) counted_down: AtomicBool,
+    /// Since when the observer knows of it; 0 while it does not.
+    pub(super) told_of_ms: AtomicU64,
     /// The hold of another process that it was taken up from, until a task has it or it is given back there.
     left: Mutex<Option<Arc<DetachedHold>>>,
 }

@@ -18,6 +18,7 @@ use crate::{
     fork,
     locks::shared::protect::protected,
     name::LockName,
+    observe::HoldEnd,
     owner::Owner,
     recipes::LeaseTerm,
     replica_ack::{Replicas, Replication},
@@ -320,6 +321,7 @@ impl Guard {
             if self.lease.goes_without_release(self.lease_term) {
                 self.core.lanes.forget(&self.lease);
                 self.lease.mark_given_back();
+                self.core.hold_ended(&self.lease, HoldEnd::Detached);
             }
         }
         DetachedHold {

@@ -8,6 +8,7 @@ use std::{fmt, sync::Arc, time::Duration};
 pub use setting::Rate;
 
 use crate::{
+    core::observing::ObservedAcquire,
     core::{
         Core, Numbers, Wait,
         contest::{Attempt, Contender},
@@ -19,6 +20,7 @@ use crate::{
     jitter::jittered,
     kind::place::{RATE_PERMITS, RATE_VALUE},
     name::LockName,
+    observe::Subject,
     permits::counter::{Counter, amount, item},
     scripts::{self, Script},
     store::{Call, Fault, Reply},
@@ -195,7 +197,9 @@ impl RateLimiter {
         let deadline = WaitDeadline::new(core, wait);
         let id: Arc<[u8]> = Arc::from(&crate::randomness::identity().as_bytes()[..]);
         let mut taker = Taker { limiter: self, permits, id, deadline: &deadline };
+        let observed = core.observed_acquire(Subject::new("rate", self.name()));
         let outcome = core.contest(&mut taker, wait, &deadline, false).await;
+        ObservedAcquire::contest_ended(observed, &outcome);
         let taken = outcome.and_then(|prize| prize.unwrap_or(Ok(false)));
         let taken = taken.map_err(|error| error.on(self.name()))?;
         if taken && core.is_closed() {

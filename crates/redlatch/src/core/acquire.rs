@@ -1,4 +1,4 @@
-//! Acquiring: from the claim on the owner over its lane to the contest. What one attempt of the contest sends is in `acquirer.rs`.
+//! Acquiring: first the claim on the owner, if it can be used again, then the lane, then the contest. What one attempt of the contest sends is in `acquirer.rs`.
 //!
 //! Every attempt of one acquire uses the same owner, and the script grants an owner at most once however often it
 //! asks. That makes it safe to ask again after an unknown outcome: either the earlier request is found to have been
@@ -62,7 +62,7 @@ impl Core {
         };
         if let Some(began_ms) = began_ms {
             let granted = outcome.as_ref().ok().and_then(Option::as_ref);
-            // A task in line that asked for no owner had none yet.
+            // A task in line that asked for no owner gets one only with the grant.
             let owner = granted.map(|grant| &grant.lease.owner).or(request.owner.as_ref());
             let owner = owner.map_or("", |owner| &**owner.field());
             let (after_ms, acquired) = (self.now_ms() - began_ms, granted.is_some());
@@ -88,7 +88,7 @@ impl Core {
         claim: Option<&OwnerClaim>,
     ) -> Result<AcquireOutcome, Error> {
         self.check_kind(request, claim)?;
-        // A task that needs no claim on an owner has just come.
+        // A task without a claim has waited for nothing since the deadline was made: its time is still now.
         let mut now_ms = if claim.is_none() { deadline.began_ms() } else { self.now_ms() };
         loop {
             match self.join_lane(request, deadline, claim, now_ms).await? {
@@ -138,7 +138,7 @@ impl Core {
                     Some(Handed::OfferExpired) => return Ok(AcquireOutcome::OfferExpired),
                     Some(Handed::Contend { others_first, outcome_unknown }) => {
                         let place = LaneSlot::lead(self, request);
-                        // If the outage has lasted for the tolerance already, this ends now; but not if its owner may have the lock unseen.
+                        // An outage that has outlasted the tolerance ends this wait, unless the owner may have been granted the lock unseen.
                         if request.wait == Wait::Forever && !outcome_unknown {
                             self.check_outage_tolerance(&request.keys.key, deadline)?;
                         }
@@ -162,7 +162,7 @@ impl Core {
         let owner = request.owner.clone().unwrap_or_else(|| self.fresh_owner());
         let mut acquirer = Acquirer::new(self, request, owner, *deadline, start);
         let won = self.contest(&mut acquirer, request.wait, deadline, start.others_first).await?;
-        if acquirer.passed_over {
+        if acquirer.offer_taken_back {
             return Ok(AcquireOutcome::OfferExpired);
         }
         if acquirer.owner_busy {
@@ -214,7 +214,7 @@ impl Core {
     pub(super) fn lose_displaced_by(self: &Arc<Self>, lost: DisplacedLeases, lease: &Arc<HeldLease>) {
         for lost in lost {
             self.lose(&lost, LossReason::TakenOver { by: lease.owner.field().to_string() });
-            // If that grant is over by now, this hold may have come after it, and may still stand on the server.
+            // If the new grant is over already, the displaced hold may be the later one, and may still stand on the server.
             self.remove_remains(&lost);
         }
         self.recheck_if_unseen(lease);

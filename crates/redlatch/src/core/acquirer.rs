@@ -40,7 +40,7 @@ pub(super) struct ContestStart {
     pub(super) outcome_unknown: bool,
 }
 
-/// The owner of one acquire; sees to it that nothing stays behind when no grant followed.
+/// One acquire, for one owner. When it is dropped, it undoes what no grant followed.
 pub(super) struct Acquirer {
     core: Arc<Core>,
     request: Arc<Request>,
@@ -51,7 +51,7 @@ pub(super) struct Acquirer {
     pub(super) granted: bool,
     /// Fair locks: this task was handed a lease and was not polled in time, so the keeper has taken it back and releases it. What the server says of
     /// this owner meanwhile is about that hold, and is not believed.
-    pub(super) passed_over: bool,
+    pub(super) offer_taken_back: bool,
     /// A release of its own owner waits for it.
     pub(super) owner_busy: bool,
     /// How often the lock was found busy, for kinds that look again after a pause.
@@ -131,7 +131,7 @@ impl Acquirer {
             deadline,
             outcome_unknown: start.outcome_unknown,
             granted: false,
-            passed_over: false,
+            offer_taken_back: false,
             owner_busy: false,
             looks: 0,
             value: 0,
@@ -201,7 +201,7 @@ impl Acquirer {
         let (core, request, owner) = (&self.core, &self.request, &self.owner);
         let token = (request.fenced && reply.value > 0).then_some(reply.value as u64);
         if request.fenced && token.is_none() {
-            core.undo_first(&[request], owner, sent_at).await?;
+            core.undo_and_wait(&[request], owner, sent_at).await?;
             return Err(Fault::Server(Error::new(
                 ErrorKind::Protocol,
                 "a fenced grant came without a token",
@@ -267,11 +267,11 @@ impl Acquirer {
             }
             self.core.lanes.forget(&handed);
         }
-        if self.passed_over {
+        if self.offer_taken_back {
             return Ok(Attempt::OfferExpired);
         }
         self.count_ahead = true;
-        self.core.undo_first(&[&self.request], &self.owner, sent_at).await?;
+        self.core.undo_and_wait(&[&self.request], &self.owner, sent_at).await?;
         Ok(Attempt::TooLate)
     }
 
@@ -285,7 +285,7 @@ impl Acquirer {
         if let (_, Some(same)) = self.close_line() {
             self.core.lanes.forget(&same);
         }
-        !self.passed_over
+        !self.offer_taken_back
     }
 
     /// Gives up the place in the queue on the server before the caller is told that time is up, so that nobody waits
@@ -312,7 +312,7 @@ impl Drop for Acquirer {
         }
         if self.outcome_unknown {
             drop(self.core.undo_later(&self.request, &self.owner, RequestFate::MayArriveLater));
-        } else if lined_up || self.passed_over {
+        } else if lined_up || self.offer_taken_back {
             drop(self.core.undo_later(&self.request, &self.owner, RequestFate::AnsweredWithoutGrant));
         }
     }

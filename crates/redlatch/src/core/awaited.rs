@@ -1,7 +1,7 @@
 //! Names that tasks of this process wait for at the server: the server tells when one has vanished without a message.
 //!
 //! A release publishes a message. A `DEL`, a flush or an expiry publishes none, and a waiter would find out with its next look. So the key of
-//! a name that is waited for longer than a moment is watched over the keeper's connection, as the keys of holds are. What is told is a hint:
+//! a name that is waited for longer than a moment is watched over the keeper's connection (`CLIENT TRACKING`), as the keys of holds are. What is told is a hint:
 //! waiters are woken if the key is not there, and ask for themselves. Renewals change the key, too, and wake nobody.
 
 use std::{
@@ -13,7 +13,7 @@ use std::{
 use futures_util::FutureExt;
 use tokio::sync::Notify;
 
-use super::{Core, watch::TOLD_MS};
+use super::{Core, watch::WATCH_REFRESH_MS};
 use crate::{catch_panic::catch_panic, randomness::SeededMap};
 
 /// A waiter that waits no longer than this costs nothing here.
@@ -40,7 +40,7 @@ type Names = SeededMap<Arc<[u8]>, AwaitedName>;
 struct AwaitedName {
     waiters: Vec<(Arc<Notify>, WaitsFor)>,
     /// Wakes the task that looks at the key.
-    told: Arc<Notify>,
+    look_now: Arc<Notify>,
 }
 
 /// That a waiter waits for a name, until dropped.
@@ -78,7 +78,7 @@ impl AwaitedNames {
         let name = names.entry(key.clone()).or_default();
         let is_first = name.waiters.is_empty();
         name.waiters.push((notify.clone(), waits_for));
-        is_first.then(|| name.told.clone())
+        is_first.then(|| name.look_now.clone())
     }
 
     fn remove(&self, key: &[u8], notify: &Arc<Notify>) {
@@ -88,30 +88,33 @@ impl AwaitedNames {
             name.waiters.swap_remove(at);
         }
         if name.waiters.is_empty() {
-            let told = names.remove(key).map(|name| name.told);
+            let look_now = names.remove(key).map(|name| name.look_now);
             drop(names);
-            told.inspect(|told| told.notify_one());
+            look_now.inspect(|look_now| look_now.notify_one());
         }
     }
 
-    /// Whether the task that is woken by this has waiters to look for.
-    fn are_looked_for_by(&self, key: &[u8], told: &Arc<Notify>) -> bool {
-        self.lock().get(key).is_some_and(|name| Arc::ptr_eq(&name.told, told))
+    /// Whether the task that this wakes is still the one that looks at the key.
+    fn are_looked_for_by(&self, key: &[u8], look_now: &Arc<Notify>) -> bool {
+        self.lock().get(key).is_some_and(|name| Arc::ptr_eq(&name.look_now, look_now))
     }
 
     /// A key has changed.
     pub(super) fn key_changed(&self, key: &[u8]) {
-        let told = self.lock().get(key).map(|name| name.told.clone());
-        told.inspect(|told| told.notify_one());
+        let look_now = self.lock().get(key).map(|name| name.look_now.clone());
+        look_now.inspect(|look_now| look_now.notify_one());
     }
 
     /// All keys are gone.
     pub(super) fn all_changed(&self) {
-        let (told, behind): (Vec<_>, Vec<_>) = {
+        let (look_now, behind): (Vec<_>, Vec<_>) = {
             let names = self.lock();
-            names.values().map(|name| (name.told.clone(), name.those_who_wait_for(WaitsFor::AllKeys))).unzip()
+            names
+                .values()
+                .map(|name| (name.look_now.clone(), name.those_who_wait_for(WaitsFor::AllKeys)))
+                .unzip()
         };
-        for notify in told.iter().chain(behind.iter().flatten()) {
+        for notify in look_now.iter().chain(behind.iter().flatten()) {
             catch_panic(|| notify.notify_one());
         }
     }
@@ -140,16 +143,16 @@ impl Core {
         notify: Arc<Notify>,
         waits_for: WaitsFor,
     ) -> Awaiting {
-        if let Some(told) = self.awaited.add(&key, &notify, waits_for) {
-            self.keeper.handle().spawn(look_for_waiters(self.me.clone(), key.clone(), told));
+        if let Some(look_now) = self.awaited.add(&key, &notify, waits_for) {
+            self.keeper.handle().spawn(look_for_waiters(self.me.clone(), key.clone(), look_now));
         }
         Awaiting { core: self.me.clone(), key, notify, waits_for }
     }
 }
 
 /// Looks whether a key is there when it has changed, for as long as it has waiters. Does not keep the client alive while it sleeps.
-async fn look_for_waiters(core: Weak<Core>, key: Arc<[u8]>, told: Arc<Notify>) {
-    let of_waiters = || core.upgrade().filter(|core| core.awaited.are_looked_for_by(&key, &told));
+async fn look_for_waiters(core: Weak<Core>, key: Arc<[u8]>, look_now: Arc<Notify>) {
+    let of_waiters = || core.upgrade().filter(|core| core.awaited.are_looked_for_by(&key, &look_now));
     while let Some(core) = of_waiters() {
         let next_look = tokio::time::sleep(LOOK_PAUSE);
         // A panic, of the program's log for instance, is no answer.
@@ -159,7 +162,7 @@ async fn look_for_waiters(core: Weak<Core>, key: Arc<[u8]>, told: Arc<Notify>) {
         }
         drop(core);
         if seen.is_some() {
-            _ = tokio::time::timeout(Duration::from_millis(TOLD_MS), told.notified()).await;
+            _ = tokio::time::timeout(Duration::from_millis(WATCH_REFRESH_MS), look_now.notified()).await;
         }
         if of_waiters().is_none() {
             return;
@@ -181,17 +184,17 @@ mod tests {
         let names = AwaitedNames::default();
         let (key, other): (Arc<[u8]>, Arc<[u8]>) = (Arc::from(&b"x"[..]), Arc::from(&b"y"[..]));
         let (first, behind) = <(Arc<Notify>, Arc<Notify>)>::default();
-        let told = names.add(&key, &first, WaitsFor::Key).expect("the first waiter begins the looks");
+        let look_now = names.add(&key, &first, WaitsFor::Key).expect("the first waiter begins the looks");
         assert!(names.add(&key, &behind, WaitsFor::AllKeys).is_none(), "and one task is enough");
         names.key_changed(&other);
         names.key_is_gone(&other);
-        assert!(!was_woken(&told) && !was_woken(&first));
+        assert!(!was_woken(&look_now) && !was_woken(&first));
         names.key_changed(&key);
-        assert!(was_woken(&told) && !was_woken(&first), "only the look decides");
+        assert!(was_woken(&look_now) && !was_woken(&first), "only the look decides");
         names.key_is_gone(&key);
         assert!(was_woken(&first) && !was_woken(&behind));
         names.all_changed();
-        assert!(was_woken(&told) && was_woken(&behind) && !was_woken(&first));
+        assert!(was_woken(&look_now) && was_woken(&behind) && !was_woken(&first));
     }
 
     #[test]
@@ -199,13 +202,13 @@ mod tests {
         let names = AwaitedNames::default();
         let key: Arc<[u8]> = Arc::from(&b"x"[..]);
         let (one, two) = <(Arc<Notify>, Arc<Notify>)>::default();
-        let told = names.add(&key, &one, WaitsFor::Key).unwrap();
+        let look_now = names.add(&key, &one, WaitsFor::Key).unwrap();
         names.add(&key, &two, WaitsFor::Key);
         names.remove(&key, &one);
-        assert!(names.are_looked_for_by(&key, &told) && !was_woken(&told));
+        assert!(names.are_looked_for_by(&key, &look_now) && !was_woken(&look_now));
         names.remove(&key, &two);
-        assert!(!names.are_looked_for_by(&key, &told) && was_woken(&told));
+        assert!(!names.are_looked_for_by(&key, &look_now) && was_woken(&look_now));
         let next = names.add(&key, &one, WaitsFor::Key).expect("looks begin anew");
-        assert!(names.are_looked_for_by(&key, &next) && !names.are_looked_for_by(&key, &told));
+        assert!(names.are_looked_for_by(&key, &next) && !names.are_looked_for_by(&key, &look_now));
     }
 }

@@ -18,7 +18,7 @@ use super::{
     lanes::JoinStep,
     lease::{HeldLease, SentAt},
     owners::{AttemptMode, OwnerBlock, OwnerClaim},
-    release::{ReleaseMode, ReleaseStep, Unlocked, expected, found},
+    release::{ReleaseMode, ReleaseStep, Unlocked, expected_holds, release_outcome},
     replica_confirm::Unconfirmed,
     request::{GrantPath, all_noted},
     undo::RequestFate,
@@ -277,7 +277,7 @@ impl Core {
         });
         let leases: Vec<_> = leases.collect();
         if leases.iter().any(|lease| !lease.is_valid(self.now_ms())) {
-            self.undo_first(&requests.iter().collect::<Vec<_>>(), owner, sent_at).await?;
+            self.undo_and_wait(&requests.iter().collect::<Vec<_>>(), owner, sent_at).await?;
             return Ok(Attempt::TooLate);
         }
         Ok(Attempt::Won(SetGain::All(leases)))
@@ -392,7 +392,7 @@ impl Core {
             let channel = lease.recipe.channel(&lease.keys, &lease.owner);
             call = call.text(lease.owner.field());
             call.args.push(channel.map_or(Arg::Static(""), Arg::Bytes));
-            call = match expected(lease) {
+            call = match expected_holds(lease) {
                 ExpectedHolds::Any => call.constant(""),
                 ExpectedHolds::Count(count) => call.int(count.into()),
             };
@@ -412,8 +412,10 @@ impl Core {
             let outcome = match &reply {
                 Ok(items) if items[2 * nth + 1] >= 0 => {
                     let outcome =
-                        found(&lease, items[2 * nth + 1] == 1, items[2 * nth + 2], || self.now_ms());
-                    self.released(&lease, lane_waits, block, Ok(outcome))
+                        release_outcome(&lease, items[2 * nth + 1] == 1, items[2 * nth + 2], || {
+                            self.now_ms()
+                        });
+                    self.finish_release_in_lane(&lease, lane_waits, block, Ok(outcome))
                 }
                 Err(fault @ (Fault::NotSent(_) | Fault::Unknown(_))) => {
                     self.clone()
@@ -423,7 +425,7 @@ impl Core {
                 // What was refused together may be allowed for each.
                 Ok(_) | Err(Fault::Server(_)) => {
                     let outcome = self.release_whole(&lease, false, &block).await;
-                    self.released(&lease, lane_waits, block, outcome)
+                    self.finish_release_in_lane(&lease, lane_waits, block, outcome)
                 }
             };
             (at, self.with_loss_reason(&lease, outcome).await)

@@ -15,7 +15,7 @@ use super::{
     Core, Wait,
     gate::{Availability, GatePass},
     task_polls::{TASK_POLL_DUE_MS, TaskPolls},
-    wait::{WaitDeadline, Waiter},
+    wait::{ServerWait, WaitDeadline},
 };
 use crate::{
     catch_panic::catch_panic,
@@ -44,7 +44,7 @@ pub(crate) enum Attempt<T> {
     Won(T),
     /// Not yet; perhaps after this time, if that is known.
     Busy(Option<Duration>),
-    /// Not yet, and not before others in the server's queue; a message will come. `count_ahead`: waiters of
+    /// Not yet: others come before it in the server's queue. A message will come. `count_ahead`: waiters of
     /// Redisson before this one may change its time there, so the next request has to count them again.
     QueuedBehind { count_ahead: bool },
     /// It was ours for no longer than the answer took, and is being given back.
@@ -122,8 +122,8 @@ impl Core {
         deadline: &WaitDeadline,
         others_first: bool,
     ) -> Result<Option<C::Gain>, Error> {
-        let mut waiter = Waiter::until_gone(contender.vanishing_key());
-        contender.set_notify(|| waiter.notify());
+        let mut server_wait = ServerWait::until_gone(contender.vanishing_key());
+        contender.set_notify(|| server_wait.notify());
         let mut trouble = Trouble::default();
         // How long each attempt may take. A caller that does not wait sets no bound at first. After its first failed attempt the bound is the
         // response timeout, and the same owner asks again within it.
@@ -132,16 +132,16 @@ impl Core {
         let mut last = LastOutcome::Nothing;
         if others_first {
             if let Some(channel) = contender.channel() {
-                waiter.subscribe(self, channel);
+                server_wait.subscribe(self, channel);
             }
-            waiter.wait(self, YIELD_TIME, deadline).await?;
+            server_wait.wait(self, YIELD_TIME, deadline).await?;
         }
         if wait != Wait::No
             && let Some(gate) = gate
             && self.gates.is_taken(&gate.key)
         {
             // Others of this process wait already; asking before them would be in vain, or unfair.
-            gate_pass = self.wait_to_ask(contender, gate, &mut waiter, deadline).await?;
+            gate_pass = self.wait_to_ask(contender, gate, &mut server_wait, deadline).await?;
             if gate_pass.is_none() {
                 return self.busy_or_outage(contender.key(), deadline);
             }
@@ -152,7 +152,7 @@ impl Core {
             }
             let sent_ms = gate_pass.as_ref().map(|gate_pass| {
                 let now_ms = self.now_ms();
-                gate_pass.asks(now_ms);
+                gate_pass.note_asking(now_ms);
                 now_ms
             });
             let takeovers = self.store.takeovers();
@@ -188,7 +188,7 @@ impl Core {
                     if gate_pass.is_none()
                         && let Some(gate) = gate
                     {
-                        gate_pass = self.wait_to_ask(contender, gate, &mut waiter, deadline).await?;
+                        gate_pass = self.wait_to_ask(contender, gate, &mut server_wait, deadline).await?;
                         if gate_pass.is_none() {
                             return self.busy_or_outage(contender.key(), deadline);
                         }
@@ -197,7 +197,7 @@ impl Core {
                     // A message that is missed here does no harm, because the lock is asked for again after the subscription.
                     if std::mem::take(&mut first_refusal)
                         && contender.expect_grant()
-                        && waiter.await_expected_grant(self, EXPECTED_GRANT_WAIT, deadline).await?
+                        && server_wait.await_expected_grant(self, EXPECTED_GRANT_WAIT, deadline).await?
                     {
                         continue;
                     }
@@ -205,14 +205,14 @@ impl Core {
                     if let (Some(gate_pass), Some(sent_ms)) = (&gate_pass, sent_ms) {
                         gate_pass.note(sent_ms, Availability::Nothing { again_after: hint });
                     }
-                    match contender.channel().map(|channel| waiter.subscribe(self, channel)) {
+                    match contender.channel().map(|channel| server_wait.subscribe(self, channel)) {
                         // Between the refusal and the confirmation a release may have passed by unheard, so look again then.
-                        Some(true) => waiter.wait_for_confirmation(self, deadline).await?,
+                        Some(true) => server_wait.wait_for_confirmation(self, deadline).await?,
                         Some(false) if matches!(busy, Attempt::QueuedBehind { .. }) => {
-                            waiter.wait_queued_behind(self, deadline).await?;
+                            server_wait.wait_queued_behind(self, deadline).await?;
                         }
-                        Some(false) => waiter.wait_for_change(self, hint, deadline).await?,
-                        None => waiter.wait(self, hint.unwrap_or(POLL_INTERVAL_MAX), deadline).await?,
+                        Some(false) => server_wait.wait_for_change(self, hint, deadline).await?,
+                        None => server_wait.wait(self, hint.unwrap_or(POLL_INTERVAL_MAX), deadline).await?,
                     }
                 }
                 Ok(Attempt::OfferExpired | Attempt::OwnReleaseWaits) => return Ok(None),
@@ -234,14 +234,14 @@ impl Core {
                     if wait != Wait::No
                         && let Some(known) = self.outage(contender.key(), deadline.began_ms())
                     {
-                        // Those before it may have had no answer for as long as it has waited.
+                        // The outage may have begun before this task's first request.
                         trouble.begins(known.since_ms.max(deadline.began_ms()));
                     }
                     let pause = trouble.next(self, wait, deadline, unknown, &error);
                     let Some(pause) = pause else {
                         return Err(error);
                     };
-                    waiter.wait_in_trouble(self, pause, takeovers, deadline).await?;
+                    server_wait.wait_in_trouble(self, pause, takeovers, deadline).await?;
                     if deadline.is_over(self) {
                         return Err(error);
                     }
@@ -261,27 +261,27 @@ impl Core {
         &self,
         contender: &C,
         gate: &Gated,
-        waiter: &mut Waiter,
+        server_wait: &mut ServerWait,
         deadline: &WaitDeadline,
     ) -> Result<Option<GatePass>, Error> {
         // Subscribed before queueing, so that the subscription outlasts each who asks, and messages are heard while queueing.
         if let Some(channel) = contender.channel() {
-            waiter.subscribe(self, channel);
+            server_wait.subscribe(self, channel);
         }
         let gate_pass = self.gates.pass(gate.key.clone(), gate.task_polls.clone());
-        // The line is there before the look at it is asked for.
+        // It stands in the line first, and the keeper is asked to look second, so the look finds it.
         self.keeper.keeper_alarm().look_at_lanes_by(self.now_ms() + TASK_POLL_DUE_MS);
         let Some(gate_pass) =
-            waiter.hear_behind_local_tasks(self, contender.key(), gate_pass, deadline).await?
+            server_wait.hear_behind_local_tasks(self, contender.key(), gate_pass, deadline).await?
         else {
             return Ok(None);
         };
-        let hears_since_ms = waiter.hears_since_ms();
+        let hears_since_ms = server_wait.hears_since_ms();
         let rest = hears_since_ms.map_or(Availability::MayBeEnough, |hears_since_ms| {
             gate_pass.supply(hears_since_ms, self.now_ms())
         });
         if let Availability::Nothing { again_after } = rest {
-            waiter.wait_for_change(self, again_after, deadline).await?;
+            server_wait.wait_for_change(self, again_after, deadline).await?;
         }
         Ok(Some(gate_pass))
     }
@@ -348,7 +348,7 @@ impl Trouble {
         let since_ms = *self.since_ms.get_or_insert(now_ms);
         let patience = match wait {
             // An unknown outcome is worth resolving even for a caller that does not wait: the answer may be yes.
-            // And keys that are on their way are mostly soon there.
+            // And keys that a cluster moves to another node are mostly there soon.
             Wait::No if unknown || self.tries > 0 || error.is_migrating() => core.config.response_timeout,
             Wait::No => Duration::ZERO,
             Wait::AtMost(_) => Duration::MAX,

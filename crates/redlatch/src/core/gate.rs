@@ -106,7 +106,7 @@ impl Drop for GatePass {
 
 impl GatePass {
     /// Notes that a request is sent at that moment.
-    pub(crate) fn asks(&self, now_ms: u64) {
+    pub(crate) fn note_asking(&self, now_ms: u64) {
         self.gate.asked_ms.fetch_max(now_ms, Ordering::Relaxed);
     }
 
@@ -304,10 +304,10 @@ mod tests {
     #[tokio::test]
     async fn what_was_answered_before_a_request_without_an_answer_is_not_trusted() {
         let pass = Gates::default().pass(key(1), Arc::default()).await;
-        pass.asks(10);
+        pass.note_asking(10);
         pass.note(10, nothing(None));
         assert_eq!(pass.supply(9, 20), nothing(None));
-        pass.asks(20);
+        pass.note_asking(20);
         assert_eq!(pass.supply(9, 20), Availability::MayBeEnough);
         pass.note(15, nothing(None));
         assert_eq!(pass.supply(9, 30), Availability::MayBeEnough, "that was asked before");

@@ -62,10 +62,10 @@ pub(crate) struct TurnLimits {
 /// The lanes of one client.
 pub(crate) struct Lanes {
     buckets: Box<[Mutex<Bucket>]>,
-    bounds: TurnLimits,
+    turn_limits: TurnLimits,
     keeper_alarm: Arc<KeeperAlarm>,
     owners: Arc<Owners>,
-    /// A task may stand in line behind a hold: the keeper has the server tell of it (`lookout.rs`).
+    /// A task may stand in line behind a hold: the keeper has the server report changes of that hold (`lookout.rs`).
     waiters_behind_lease: AtomicBool,
     /// Tasks may stand in line: the keeper looks whether they are polled (`unpolled.rs`).
     has_waiters: AtomicBool,
@@ -113,10 +113,10 @@ impl Hasher for NameHash {
 }
 
 impl Lanes {
-    pub(crate) fn new(bounds: TurnLimits, keeper_alarm: Arc<KeeperAlarm>, owners: Arc<Owners>) -> Self {
+    pub(crate) fn new(turn_limits: TurnLimits, keeper_alarm: Arc<KeeperAlarm>, owners: Arc<Owners>) -> Self {
         Lanes {
             buckets: (0..BUCKETS).map(|_| Mutex::default()).collect(),
-            bounds,
+            turn_limits,
             keeper_alarm,
             owners,
             waiters_behind_lease: AtomicBool::new(false),
@@ -159,7 +159,7 @@ impl Lanes {
         let (owner, waits) = (request.owner.as_ref(), *wait != Wait::No);
         let mut bucket = self.bucket(keys);
         if let Some(owner) = owner
-            && let Some(step) = self.join_under(&bucket, request, owner, claim, now_ms)?
+            && let Some(step) = self.join_as_owner(&bucket, request, owner, claim, now_ms)?
         {
             return Ok(step);
         }
@@ -187,14 +187,14 @@ impl Lanes {
                         }
                         // A release that is on its way and that no other task waits for is worth one round trip.
                         None if matches!(lane.state, LaneState::Releases { .. })
-                            && lane.extras().queue.is_empty() => {}
+                            && lane.crowd().queue.is_empty() => {}
                         _ => return Ok(JoinStep::AskBeside),
                     }
                 }
                 let (entry, handle) = WaiterEntry::new(request, owner.cloned(), None);
-                lane.extras_mut().queue.push_back(entry);
+                lane.crowd_mut().queue.push_back(entry);
                 self.note_waiters(lane);
-                // The keeper takes the note away before it looks into this bucket.
+                // The keeper clears this flag before it looks into the bucket, so it misses no entry.
                 if !self.has_waiters.load(Ordering::Acquire) && !self.has_waiters.swap(true, Ordering::AcqRel)
                 {
                     self.keeper_alarm.look_at_lanes_by(now_ms + TASK_POLL_DUE_MS);
@@ -207,7 +207,7 @@ impl Lanes {
     /// Notes that tasks may stand in line behind a hold.
     fn note_waiters(&self, lane: &Lane) {
         if lane.held().is_some()
-            && !lane.extras().queue.is_empty()
+            && !lane.crowd().queue.is_empty()
             && !self.waiters_behind_lease.load(Ordering::Relaxed)
         {
             self.waiters_behind_lease.store(true, Ordering::Relaxed);
@@ -268,7 +268,7 @@ impl Lanes {
     ) -> Option<DisplacedLeases> {
         let mut bucket = self.bucket(&lease.keys);
         let queues = lease.recipe.lane_policy() == LanePolicy::OneContends;
-        // A fair waiter that is next asks for itself, too. Other tasks hand everything back to the lane.
+        // A fair waiter that is next also asks for itself, so it may have gone. Tasks of other kinds give back what they are handed.
         let gone = !queues && next.tell.is_closed();
         let others = self.of_other_kinds(&bucket, lease, now_ms);
         let since = |held: &Arc<HeldLease>| held.last_seen_sent_ms() >= lease.last_seen_sent_ms();
@@ -283,7 +283,7 @@ impl Lanes {
         }
         let lane = bucket.entry(LaneKey(lease.keys.clone())).or_default();
         if queues {
-            lane.ends_release();
+            lane.end_release();
         }
         let mut lost = lane.add(lease, &self.keeper_alarm, now_ms);
         lost.extend(others);
@@ -293,12 +293,12 @@ impl Lanes {
 
     /// A task that stood in line has left: it waits no longer.
     pub(crate) fn waiter_left(&self, keys: &Arc<Keys>) {
-        drop(self.change(keys, Lane::one_has_left));
+        drop(self.change(keys, Lane::note_one_left));
     }
 
     /// A release has been done: the next in line leads.
     pub(crate) fn release_finished(&self, keys: &Arc<Keys>, others_first: bool) {
-        if self.change(keys, Lane::ends_release).is_some() {
+        if self.change(keys, Lane::end_release).is_some() {
             self.promote(keys, others_first);
         }
     }
@@ -324,7 +324,7 @@ impl Lanes {
         let next = || {
             self.change(keys, |lane| {
                 let is_free = lane.held().is_none() && !lane.is_busy();
-                let next = if is_free { lane.first_in_line(now_ms) } else { None };
+                let next = if is_free { lane.take_first_in_line(now_ms) } else { None };
                 if let Some(next) = &next {
                     lane.state = LaneState::Contends(next.request.clone());
                 }
@@ -353,7 +353,7 @@ impl Lanes {
             return;
         }
         let mut bucket = self.bucket(keys);
-        bucket.entry(LaneKey(keys.clone())).or_default().extras_mut().queue.push_front(entry);
+        bucket.entry(LaneKey(keys.clone())).or_default().crowd_mut().queue.push_front(entry);
     }
 
     /// A lease is lost or detached: the lane goes on without it.
@@ -362,7 +362,7 @@ impl Lanes {
         let removed = self.change(&lease.keys, |lane| {
             let removed = lane.remove(lease);
             if removed && lease.recipe.lane_policy() != LanePolicy::OneContends {
-                wakes = lane.expecting_grant();
+                wakes = lane.take_wakes_of_expecting();
             }
             removed
         });
@@ -378,8 +378,8 @@ impl Lanes {
             let mut bucket = bucket.lock().unwrap_or_else(PoisonError::into_inner);
             let lines: Vec<_> = bucket
                 .values_mut()
-                .filter_map(Lane::extras_if_any)
-                .map(|extras| std::mem::take(&mut extras.queue))
+                .filter_map(Lane::crowd_if_any)
+                .map(|crowd| std::mem::take(&mut crowd.queue))
                 .collect();
             // Dropping them wakes them, which may run anything.
             drop(bucket);

@@ -53,7 +53,7 @@ impl Core {
     }
 
     /// Waits while it is being found out how a hold ended.
-    pub(super) async fn end_is_found(&self, lease: &Arc<HeldLease>) {
+    pub(super) async fn wait_until_end_known(&self, lease: &Arc<HeldLease>) {
         let limit = self.keeper.sleep(2 * LIMIT);
         tokio::select! {
             biased;

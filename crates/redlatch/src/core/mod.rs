@@ -136,7 +136,7 @@ impl Core {
         keeper: Keeper,
         ancestor_ids: Vec<Arc<str>>,
     ) -> Arc<Core> {
-        let bounds =
+        let turn_limits =
             TurnLimits { turn_ms_max: config.turn_time_max.as_millis() as u64, passes_max: TURN_PASSES_MAX };
         let strictness = declare::Strictness::of(&config.url);
         let clock = config.clock.clone();
@@ -153,7 +153,7 @@ impl Core {
             store: OfProcess::new(store),
             strictness: Arc::new(strictness),
             outages,
-            lanes: OfProcess::new(Lanes::new(bounds, keeper.keeper_alarm().clone(), owners.clone())),
+            lanes: OfProcess::new(Lanes::new(turn_limits, keeper.keeper_alarm().clone(), owners.clone())),
             owners: OfProcess::new(owners),
             gates: OfProcess::new(Gates::default()),
             keeper: OfProcess::new(keeper),

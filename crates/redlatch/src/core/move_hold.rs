@@ -8,7 +8,7 @@ use super::{
     lanes::pass_on::NextTask,
     lease::HeldLease,
     owners::OwnerBlock,
-    release::{ReleaseMode, Unlocked, expected},
+    release::{ReleaseMode, Unlocked, expected_holds},
     undo::RequestFate,
 };
 use crate::{
@@ -32,22 +32,28 @@ impl Core {
             || lease.was_reentered()
             || lease.outcome_unknown.load(Ordering::Relaxed)
             || lease.owner.is_multi_process();
-        // A task whose owner other processes may use, too, asks by itself: a request of its own may be on its way, and would count a second hold.
+        // A task whose owner other processes may use asks for itself: its own request may still be on its way, and would count a second hold.
         let Some(owner) = next.owner.clone().filter(|owner| !cannot && !owner.is_multi_process()) else {
             drop(next_block);
             let outcome = self.release_whole(lease, false, block).await;
             self.lanes.release_and_grant_finished(&lease.keys, Some(next));
             return outcome;
         };
-        // Counted from when it is sent, which may be later: an attempt of the owner goes first.
+        // The lease counts from the real sending: the call may first wait for an attempt of the owner.
         let (mut sent_at, publish) = (self.sent_at(&lease.keys), self.store.publish_command());
         let (lease_term, fenced) = (next.request.lease_term, next.request.fenced);
         let call = || {
             sent_at = self.sent_at(&lease.keys);
             let recipient = TransferTarget::after(&lease.owner, &owner, lease_term, fenced);
-            lease.recipe.release_and_grant(&lease.keys, &lease.owner, publish, expected(lease), &recipient)
+            lease.recipe.release_and_grant(
+                &lease.keys,
+                &lease.owner,
+                publish,
+                expected_holds(lease),
+                &recipient,
+            )
         };
-        match self.run_ending(call, lease.owner.number(), false, block).await {
+        match self.run_taking_away(call, lease.owner.number(), false, block).await {
             Ok(reply) if reply.len() == 3 && reply[1] == 2 => {
                 let token = (next.request.fenced && reply[2] > 0).then_some(reply[2] as u64);
                 let held = Arc::new(HeldLease::new(
@@ -61,7 +67,7 @@ impl Core {
                 let now_ms = self.now_ms();
                 held.offer(now_ms);
                 let waits_on = match self.lanes.install_transferred(&held, &next, now_ms) {
-                    // A task that waits no more has found its grant by itself, or has given up and removes what it left.
+                    // A task that waits no more was granted the lock itself, or has given up and cleans up.
                     None => Some(next).filter(|next| !next.tell.is_closed()),
                     Some(lost) => {
                         self.lose_displaced_by(lost, &held);
@@ -78,7 +84,8 @@ impl Core {
             }
             outcome => {
                 self.lanes.release_and_grant_finished(&lease.keys, Some(next));
-                let read = outcome.and_then(|items| self.released_as(lease, ReleaseMode::AllHolds, &items));
+                let read =
+                    outcome.and_then(|items| self.read_release_reply(lease, ReleaseMode::AllHolds, &items));
                 match read {
                     Ok(outcome) => Ok(outcome),
                     Err(fault) => self.release_again(lease, block, fault).await,
@@ -102,7 +109,7 @@ impl Core {
             drop(next_block);
             return self.release_and_lead(lease, next, block).await;
         }
-        // Counted from when it is sent, which may be later: an attempt of the owner goes first.
+        // The lease counts from the real sending: the call may first wait for an attempt of the owner.
         let mut sent_at = self.sent_at(&lease.keys);
         let (lease_term, fenced) = (next.request.lease_term, next.request.fenced);
         let call = || {
@@ -113,7 +120,7 @@ impl Core {
                 &TransferTarget::after(&lease.owner, &to, lease_term, fenced),
             )
         };
-        match self.run_ending(call, to.number(), false, &block).await {
+        match self.run_taking_away(call, to.number(), false, &block).await {
             Ok(reply) if reply.len() == 3 && reply[1] == 1 => {
                 let token = (next.request.fenced && reply[2] > 0).then_some(reply[2] as u64);
                 let held = Arc::new(HeldLease::new(
@@ -128,7 +135,7 @@ impl Core {
                 held.offer(self.now_ms());
                 let Some(lost) = self.lanes.install_transferred(&held, &next, self.now_ms()) else {
                     // The server may have it under that owner, and nobody is told.
-                    if !next.mark_unknown_and_leave() {
+                    if !next.leave_unknown_to_task() {
                         self.undo_moved(&lease, lease_term, &held.owner, RequestFate::AnsweredWithoutGrant);
                     }
                     self.lanes.requeue(&lease.keys, next);
@@ -145,7 +152,7 @@ impl Core {
                 }
                 Ok(Unlocked::Released)
             }
-            // The owner has other holds that shut the next one out, so this is an ordinary release.
+            // The giver holds more than may be moved, so this is an ordinary release.
             Ok(reply) if reply.get(1) == Some(&2) => self.release_and_lead(lease, next, block).await,
             Ok(_) => {
                 self.undo_late_arrivals(&lease);
@@ -159,11 +166,11 @@ impl Core {
                 }
                 // Whether it moved is unknown. The giver's field is removed for certain, and the task contends for itself. If it
                 // asks under the same owner, it takes over what it may have been given, or removes that when it gives up.
-                if !next.mark_unknown_and_leave() {
+                if !next.leave_unknown_to_task() {
                     self.undo_moved(&lease, lease_term, &to, RequestFate::MayArriveLater);
                 }
                 let outcome = self.release_and_lead(lease.clone(), next, block).await?;
-                // What is not there any more within its time has moved.
+                // The giver's field is gone before its time: the transfer did happen.
                 let moved = fault.is_unknown() && self.now_ms() < lease.deadline_ms();
                 Ok(match outcome {
                     Unlocked::AlreadyLost(LossReason::Deleted) if moved => Unlocked::Released,

@@ -1,8 +1,8 @@
 //! Releasing: first the renewal stops, then the lease is passed on or the server is told.
 //!
 //! The owner field makes a release harmless to repeat: it removes one owner's field and no other. So a release whose reply was lost is sent
-//! again, until the lease has certainly ended. One that counts an owner's holds down is sent once, and watched after that. That is needed
-//! for owners that are known outside of their guard, and for shared ones (`owner.rs`).
+//! again, until the lease has certainly ended. One that counts an owner's holds down is sent once, and watched after that. Counting down is
+//! needed for owners that are known outside of their guard, and for shared ones (`owner.rs`).
 
 mod retry;
 
@@ -87,7 +87,7 @@ impl Core {
     ) -> Result<Unlocked, Error> {
         if lease.is_held() && lease.was_seen_gone() && self.now_ms() < lease.deadline_ms() {
             // Boxed, as it is rare, and the future of a release stays small.
-            Box::pin(self.end_is_found(lease)).await;
+            Box::pin(self.wait_until_end_known(lease)).await;
         }
         let outcome = match self.release_locally(lease, held) {
             ReleaseStep::Passed => Ok(Unlocked::Released),
@@ -156,7 +156,7 @@ impl Core {
             return Err(Error::new(ErrorKind::Protocol, "a release was answered after it had been given up"));
         };
         match self.read_release(lease, &block, mode, outcome) {
-            Ok(outcome) => self.released(lease, lane_waits, block, Ok(outcome)),
+            Ok(outcome) => self.finish_release_in_lane(lease, lane_waits, block, Ok(outcome)),
             Err(fault) => {
                 let work = Box::pin(self.clone().settle(lease.clone(), lane_waits, block, mode, Err(fault)));
                 Flight::new(self, work, || None).await
@@ -165,7 +165,7 @@ impl Core {
     }
 
     /// The release is over: the lane goes on.
-    pub(super) fn released(
+    pub(super) fn finish_release_in_lane(
         &self,
         lease: &Arc<HeldLease>,
         lane_waits: bool,
@@ -202,13 +202,13 @@ impl Core {
         }
         let now_ms = self.now_ms();
         if !lease.is_valid(now_ms) {
-            // What was seen to be gone before that is told by what has seen it, which knows why.
+            // If another task saw the hold gone before that, it reports the loss, because it knows why.
             if now_ms >= lease.deadline_ms() {
                 self.lose(lease, LossReason::Expired);
             }
             return ReleaseStep::Lost(lease.missing(now_ms));
         }
-        // Before the lease leaves its lane: an attempt of this owner finds the one or the other there.
+        // Blocked before the lease leaves its lane, so that an attempt of this owner finds the lease or the block.
         let block = || self.owners.block(&lease.keys, &lease.owner);
         let known_outside_block = lease.owner.is_known_outside().then(block);
         let holds_before = lease.leave(held);
@@ -217,7 +217,7 @@ impl Core {
         }
         self.extend_write_lease_bound(lease, now_ms);
         if let Some(block) = known_outside_block.as_ref().filter(|_| lease.is_count_in_doubt()) {
-            // What was not answered may arrive in the owner's next hold, which may have been shown since it was sent.
+            // An unanswered count-down may arrive during the owner's next hold, and other processes may know the owner by then.
             block.unanswered();
         }
         let step = self.lanes.pass_on(lease, now_ms, self.last_interruption(&lease.keys));
@@ -232,7 +232,7 @@ impl Core {
                     self.lanes.release_and_grant_finished(&lease.keys, Some(next.entry))
                 }
                 LaneStep::Release { lane_waits: true } => self.lanes.release_finished(&lease.keys, false),
-                // What was found to be lost is the next task's by now.
+                // The next task already has what turned out to be lost: look at it.
                 LaneStep::Passed => self.keeper.recheck(),
                 LaneStep::Release { lane_waits: false } => {}
             }
@@ -241,7 +241,7 @@ impl Core {
         self.hold_ended(lease, HoldEnd::GivenBack);
         match step {
             LaneStep::Passed => {
-                // The doubt may have come this very moment.
+                // A doubt may have arisen after the lane chose.
                 self.recheck_if_unseen(lease);
                 // Those behind the next holder may have to be looked out for, which is done while calls are made.
                 self.keeper.watch_connections();
@@ -265,7 +265,7 @@ impl Core {
         lease: Arc<HeldLease>,
         step: ReleaseStep,
     ) -> impl Future<Output = Result<Unlocked, Error>> + Send {
-        let change = lease.changes_count();
+        let change = lease.begin_count_change();
         async move {
             let _change = change;
             self.run_step(lease, step).await
@@ -280,11 +280,11 @@ impl Core {
             ReleaseStep::Transfer { next, block } => self.clone().transfer(lease, next, block).await,
             ReleaseStep::ReleaseAndGrant { next, block } => {
                 let outcome = self.release_and_grant(&lease, next, &block).await;
-                self.released(&lease, false, block, outcome)
+                self.finish_release_in_lane(&lease, false, block, outcome)
             }
             ReleaseStep::Release { lane_waits, block } => {
                 let outcome = self.release_whole(&lease, false, &block).await;
-                self.released(&lease, lane_waits, block, outcome)
+                self.finish_release_in_lane(&lease, lane_waits, block, outcome)
             }
         }
     }
@@ -306,7 +306,7 @@ impl Core {
             Ok(outcome) => Ok(outcome),
             Err(fault) => self.release_again(lease, block, fault).await,
         };
-        // Not before: it would find the hold that this release is about, and this release nothing.
+        // Not earlier: the undo would remove the hold, and this release would find none.
         self.undo_late_arrivals(lease);
         outcome
     }
@@ -331,7 +331,7 @@ impl Core {
                 lease.recipe.release_one(&lease.keys, &lease.owner, publish, 0, lease.min_ttl_ms())
             }
             ReleaseMode::AllHolds => {
-                lease.recipe.release(&lease.keys, &lease.owner, publish, expected(lease))
+                lease.recipe.release(&lease.keys, &lease.owner, publish, expected_holds(lease))
             }
         };
         (call, mode)
@@ -362,16 +362,16 @@ impl Core {
         let incarnation = lease.counted_in().filter(|_| is_entry);
         let reply = match self.count_down(call, incarnation, number, as_keeper, block).await {
             Ok(None) => return Ok((Unlocked::StillHeld(1), 0)),
-            Ok(Some(items)) => self.released_as(lease, mode, &items),
+            Ok(Some(items)) => self.read_release_reply(lease, mode, &items),
             Err(fault) => Err(fault),
         };
         match reply {
             Err(fault) if fault.is_migrating() && mode == ReleaseMode::AllHolds => {
                 self.until_no_attempt_asks(block).await;
-                let unheard = lease.recipe.release_silently(&lease.keys, &lease.owner, expected(lease));
+                let unheard = lease.recipe.release_silently(&lease.keys, &lease.owner, expected_holds(lease));
                 let Some(call) = unheard else { return Err(fault) };
-                let items = self.run_undoing(call, number, true, block).await?;
-                self.released_as(lease, mode, &items)
+                let items = self.run_taking_away_now(call, number, true, block).await?;
+                self.read_release_reply(lease, mode, &items)
             }
             outcome => outcome,
         }
@@ -387,12 +387,12 @@ impl Core {
         let script = if mode == ReleaseMode::OneHold { &scripts::LEAVE } else { &scripts::RELEASE };
         let reply = self.read(script, &lease.keys.key, outcome, lease.owner.number());
         block.ended(&reply);
-        self.released_as(lease, mode, &reply?)
+        self.read_release_reply(lease, mode, &reply?)
     }
 
     /// Both release scripts reply `{number, result, receivers}`: 1 or 0 for the whole, the holds left or -1 for one hold. A whole one
     /// that has found other holds than it expected replies `{number, -1, count}`, has changed nothing, and is sent anew.
-    pub(super) fn released_as(
+    pub(super) fn read_release_reply(
         &self,
         lease: &HeldLease,
         mode: ReleaseMode,
@@ -418,7 +418,7 @@ impl Core {
                 )));
             }
         };
-        Ok(found(lease, gone, heard, || self.now_ms()))
+        Ok(release_outcome(lease, gone, heard, || self.now_ms()))
     }
 
     /// A hold ends here. What the server was told for a read hold outlives it where its owner has a write hold, which is in the same hash.
@@ -439,7 +439,7 @@ impl Core {
         reads_ms.fold(own_ms, u64::max)
     }
 
-    /// Whether a release was heard by anybody but those who pass the lock on among themselves.
+    /// Whether the message of a release had receivers outside of this process.
     pub(super) fn others_heard(&self, lease: &HeldLease, outcome: &Result<(Unlocked, i64), Error>) -> bool {
         let own = lease.recipe.channel(&lease.keys, &lease.owner);
         let own = own.map_or(0, |channel| self.store.own_receivers(&channel));
@@ -451,12 +451,17 @@ impl Core {
 
 /// What a release that removes all holds of a lease is to find. An owner that can be used again can be handed to another process while
 /// the release is on its way, and what that process enters meanwhile is not to go.
-pub(super) fn expected(lease: &HeldLease) -> ExpectedHolds {
+pub(super) fn expected_holds(lease: &HeldLease) -> ExpectedHolds {
     ExpectedHolds::of(&lease.owner, || lease.holds().expected())
 }
 
 /// What a release found, and how many others heard of it.
-pub(super) fn found(lease: &HeldLease, gone: bool, heard: i64, now_ms: impl Fn() -> u64) -> (Unlocked, i64) {
+pub(super) fn release_outcome(
+    lease: &HeldLease,
+    gone: bool,
+    heard: i64,
+    now_ms: impl Fn() -> u64,
+) -> (Unlocked, i64) {
     if heard < 0 {
         tracing::warn!(lock = %lease.keys.name, "the account may not publish, so waiters find the free lock only at their next look");
     }

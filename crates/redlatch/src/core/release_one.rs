@@ -110,7 +110,7 @@ impl Core {
         block: &OwnerBlock,
     ) -> Result<Option<Numbers>, Fault> {
         call.in_incarnation = incarnation;
-        match self.run_undoing(call, number, as_keeper, block).await {
+        match self.run_taking_away_now(call, number, as_keeper, block).await {
             Err(fault) if fault.is_elsewhere() => Ok(None),
             outcome => outcome.map(Some),
         }

@@ -80,7 +80,7 @@ impl Core {
 
     /// Gives grants back before the same owner asks again: on its way the undoing would meet, and remove, the next grant. A task
     /// that no longer waits for it leaves it to the background. If not all of it was answered, the owner must not ask again.
-    pub(super) async fn undo_first(
+    pub(super) async fn undo_and_wait(
         self: &Arc<Self>,
         requests: &[&Arc<Request>],
         owner: &Owner,

@@ -8,7 +8,7 @@ use super::{
     lease::HeldLease,
     multi_process::already_held,
     owners::{AttemptMode, OwnerClaim},
-    wait::{WaitDeadline, Waiter},
+    wait::{ServerWait, WaitDeadline},
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -44,7 +44,7 @@ impl Core {
             // A call that does not wait for others waits for its own release all the same, for the response timeout at most.
             let moment = self.response_deadline();
             let deadline = if request.wait == Wait::No { &moment } else { deadline };
-            match Waiter::default().hear_behind_local_tasks(self, key, claim.quiet(), deadline).await? {
+            match ServerWait::default().hear_behind_local_tasks(self, key, claim.quiet(), deadline).await? {
                 Some(quiet) => quiet?,
                 None => return Ok(None),
             }
@@ -94,7 +94,7 @@ impl Core {
             (AttemptMode::Once, AttemptMode::Waits) => return Ok(None),
         };
         let claim = self.owners.claim(&request.keys, owner, what);
-        Waiter::default().hear_behind_local_tasks(self, &request.keys.key, claim, deadline).await
+        ServerWait::default().hear_behind_local_tasks(self, &request.keys.key, claim, deadline).await
     }
 
     /// The claim on the owner, when nothing of it is under way that could take a hold away.
@@ -111,12 +111,12 @@ impl Core {
         let busy = || Error::new(ErrorKind::Timeout, "an earlier request of this owner is still under way");
         let moment = self.response_deadline();
         let claim = self.owners.claim(keys, owner, AttemptMode::Once);
-        let claim = Waiter::default()
+        let claim = ServerWait::default()
             .hear_behind_local_tasks(self, &keys.key, claim, &moment)
             .await?
             .ok_or_else(busy)?;
         // Doubt is no matter: what is still on its way for the owner does not meet the hold once it has moved.
-        Waiter::default()
+        ServerWait::default()
             .hear_behind_local_tasks(self, &keys.key, claim.begun_with_a_hold(), &moment)
             .await?
             .ok_or_else(busy)?;

@@ -134,7 +134,7 @@ impl Core {
 
     /// As [`run_checked`](Self::run_checked), for a script that may take a hold of its owner away. While its block stands, the owner is granted
     /// nothing; the call is made and sent when no attempt of the owner is under way.
-    pub(crate) async fn run_ending(
+    pub(crate) async fn run_taking_away(
         self: &Arc<Self>,
         call: impl FnOnce() -> Call,
         number: i64,
@@ -142,11 +142,11 @@ impl Core {
         block: &OwnerBlock,
     ) -> Result<Numbers, Fault> {
         self.until_no_attempt_asks(block).await;
-        self.run_undoing(call(), number, as_keeper, block).await
+        self.run_taking_away_now(call(), number, as_keeper, block).await
     }
 
-    /// As [`run_ending`](Self::run_ending), for an attempt that undoes what it may have been granted itself.
-    pub(crate) async fn run_undoing(
+    /// As [`run_taking_away`](Self::run_taking_away), for an attempt that undoes what it may have been granted itself.
+    pub(crate) async fn run_taking_away_now(
         self: &Arc<Self>,
         call: Call,
         number: i64,

@@ -321,7 +321,7 @@ impl Core {
             };
             let counts = what != What::Everything;
             let takeovers = self.store.takeovers();
-            let fault = match self.run_undoing(call, owner.number(), true, block).await {
+            let fault = match self.run_taking_away_now(call, owner.number(), true, block).await {
                 Ok(reply) => match reply[..] {
                     [_, -1, _] if !counts && owner.is_multi_process() => return Undone::Shared,
                     [_, -1, _] if !counts && self.now_ms() >= over_ms => return Undone::Unknown,

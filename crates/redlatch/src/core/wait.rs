@@ -23,8 +23,8 @@ use crate::{
     store::{Fault, SubscribeFuture, Subscription},
 };
 
-/// The longest poll interval of a waiter behind others in a queue, whatever is set: its place counts for 30 s, and it looks after those before it.
-const QUEUE_POLL_INTERVAL_SET_MAX: Duration = Duration::from_secs(10);
+/// The longest poll interval of a waiter behind others in a queue, whatever is set: a look within 30 s keeps its place, and drops dead waiters before it.
+const QUEUED_SLEEP_MAX: Duration = Duration::from_secs(10);
 /// The shortest sleep: a hint of 0 ms means "about to expire" and must not become a busy loop.
 const SLEEP_MIN: Duration = Duration::from_millis(2);
 /// What an answer is given in any case, also when the time for waiting is nearly over: on a busy machine answers take a while.
@@ -109,7 +109,7 @@ impl WaitDeadline {
 
 /// What wakes a waiter: a message, the return of a subscription, the end of the key, or time.
 #[derive(Default)]
-pub(super) struct Waiter {
+pub(super) struct ServerWait {
     /// The key without which there is nothing to wait for.
     vanishing_key: Option<Arc<[u8]>>,
     /// That it waits for the key, once it has waited for longer than a moment.
@@ -131,10 +131,10 @@ enum State {
     Refused,
 }
 
-impl Waiter {
+impl ServerWait {
     /// One whose wait is over when that key is gone.
-    pub(super) fn until_gone(vanishing_key: Option<Arc<[u8]>>) -> Waiter {
-        Waiter { vanishing_key, ..Waiter::default() }
+    pub(super) fn until_gone(vanishing_key: Option<Arc<[u8]>>) -> ServerWait {
+        ServerWait { vanishing_key, ..ServerWait::default() }
     }
 
     pub(super) fn notify(&mut self) -> Arc<Notify> {
@@ -182,11 +182,12 @@ impl Waiter {
         deadline: &WaitDeadline,
     ) -> Result<(), Error> {
         // No longer than its place counts.
-        let poll = self.poll_interval(core).clamp(QUEUE_POLL_INTERVAL_MAX, QUEUE_POLL_INTERVAL_SET_MAX);
+        let poll = self.poll_interval(core).clamp(QUEUE_POLL_INTERVAL_MAX, QUEUED_SLEEP_MAX);
         self.pause_for_change(core, jittered(poll), WaitsFor::AllKeys, deadline).await
     }
 
-    /// Sleeps until a message, a subscription that came late, the end of the key, or time. The key is watched after a moment.
+    /// Sleeps until a message, a subscription that came late, the end of the key, or time. After 200 ms the keeper has the server report changes of the
+    /// key (`CLIENT TRACKING`). It looks after each, once a second at most, and wakes this task when the key is gone (`awaited.rs`).
     async fn pause_for_change(
         &mut self,
         core: &Core,
@@ -339,7 +340,7 @@ impl Core {
     }
 
     /// Waits in a lane, as [`behind_local_tasks`](Self::behind_local_tasks). The keeper wakes those in line when the server is in trouble, and a shutdown ends their
-    /// wait; so they need no subscription and no timer, so that waiting here costs neither of them.
+    /// wait; so waiting here needs neither a subscription nor a timer.
     pub(super) async fn wait_in_lane<T>(
         &self,
         key: &[u8],
@@ -393,7 +394,7 @@ impl Core {
                 self.check_outage_tolerance(key, deadline)?;
                 continue;
             }
-            // A process that stood still finds what it waits for beside its timer, and the answer that decides about it.
+            // After a standstill of the process the timer and the result are due together, and the result goes first.
             if self.outage(key, deadline.began_ms()).is_some() {
                 tokio::select! {
                     biased;

@@ -44,7 +44,7 @@ const UNTOLD_MS: u64 = 10_000;
 const UNSEEN_RENEWED_MS: u64 = 15_000;
 /// How often a hold that is told of is watched anew and looked at all the same, where no renewal does that sooner: what is told is a hint, and a hint
 /// may be lost.
-pub(super) const TOLD_MS: u64 = 20_000;
+pub(super) const WATCH_REFRESH_MS: u64 = 20_000;
 /// What is told within so short a time is one burst, and is gathered for so long.
 const BURST_MS: u64 = 10;
 const GATHER_TIME: Duration = Duration::from_millis(2);
@@ -266,7 +266,7 @@ impl Core {
         let count = keys.len() as u64;
         match self.have_told(keys).await {
             Some(found) => {
-                let again_ms = self.now_ms() + TOLD_MS;
+                let again_ms = self.now_ms() + WATCH_REFRESH_MS;
                 for lease in batch.iter().filter_map(|lease| self.lanes.present(lease)) {
                     lease.schedule.watch_due_ms.store(again_ms, Relaxed);
                     // A renewal that comes sooner counts it in.

@@ -6,10 +6,10 @@
 --
 -- Check:  the hash is absent, or already holds this very owner (a repeat of the same request). If only a first hold is wanted, the
 --         owner's own field is in the way like anybody's.
--- Change: the owner field is written once with count 1 and the lease set; a repeat only raises the TTL to
---         the lease, because one that comes late may find it renewed for longer, so that sending the request twice can never count twice. The lease is set through pcall and undone on
---         failure, so that a refused PEXPIRE cannot leave a lock without end. The token is drawn before the first
---         write: what may be refused there must leave no lock, and a token that nobody got does no harm.
+-- Change: the owner field is written once with count 1 and the lease set. A repeat only raises the TTL to the lease, so sending the request
+--         twice never counts twice; one that comes late may find the TTL renewed for longer, and does not shorten it. The lease is set through
+--         pcall and undone on failure, so a refused PEXPIRE cannot leave a lock without end. The token is drawn before the first write: what may
+--         be refused there must leave no lock, and a token that nobody got does no harm.
 -- Reply:  {number, count, token or 0} when granted; {number, 0, ttl ms} when busy (-1: the hash has no TTL);
 --         {number, 0, -5} when the owner holds it and a first hold is wanted; {number, -1, 0} when the hash belongs to a
 --         read-write lock, also if the owner reads there.

@@ -1,6 +1,6 @@
 -- Take several free locks for one owner, all of them or none.
 --
--- KEYS[1..n]     lock hashes                   ARGV[1] number, echoed   ARGV[2] owner field   ARGV[3] lease in ms
+-- KEYS[1..n]     lock hashes                   ARGV[1] request number   ARGV[2] owner field   ARGV[3] lease in ms
 -- KEYS[n+1..2n]  their token counters, only    ARGV[4] 1 = also draw tokens
 --                when tokens are drawn
 --

@@ -1,6 +1,6 @@
 -- Read a counter, on the master because it is a script.
 --
--- KEYS[1] counter   ARGV[1] call number
+-- KEYS[1] counter   ARGV[1] request number
 --
 -- Check:  the key holds a number.   Change: nothing.
 -- Reply:  {number, 1, value}; {number, 0, 0} when there is no counter.

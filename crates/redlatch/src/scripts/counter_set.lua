@@ -1,6 +1,6 @@
 -- Set a counter that does not exist yet, and tell everybody.
 --
--- KEYS[1] counter          ARGV[1] call number   ARGV[2] value   ARGV[3] time to live in ms, 0 for none
+-- KEYS[1] counter          ARGV[1] request number   ARGV[2] value   ARGV[3] time to live in ms, 0 for none
 -- ARGV[4] channel          ARGV[5] publish command               ARGV[6] message
 --
 -- Check and change in one step: SET with NX.

@@ -1,6 +1,6 @@
 -- Delete a fair lock of any owner, or only while a named owner holds it; those who wait keep their places.
 --
--- KEYS[1] lock hash   KEYS[2] queue   KEYS[3] times   ARGV[1] call number   ARGV[2] owner field that must be there, or ''
+-- KEYS[1] lock hash   KEYS[2] queue   KEYS[3] times   ARGV[1] request number   ARGV[2] owner field that must be there, or ''
 -- ARGV[3] channel, to which `:owner` is appended   ARGV[4] publish command
 -- KEYS[4] record of forced releases, if there is to be one   ARGV[5] who does it and why
 --

@@ -1,6 +1,6 @@
 -- Delete a lock of any owner, or only while a named owner holds it.
 --
--- KEYS[1] lock hash   ARGV[1] call number   ARGV[2] owner field that must be there, or '' for any
+-- KEYS[1] lock hash   ARGV[1] request number   ARGV[2] owner field that must be there, or '' for any
 -- ARGV[3] channel     ARGV[4] publish command, '' to tell nobody
 -- KEYS[2] record of forced releases, if there is to be one   ARGV[5] who does it and why
 --

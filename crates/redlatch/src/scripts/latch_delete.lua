@@ -1,6 +1,6 @@
 -- Delete a latch and let everybody through.
 --
--- KEYS[1] count   ARGV[1] call number   ARGV[2] channel   ARGV[3] publish command
+-- KEYS[1] count   ARGV[1] request number   ARGV[2] channel   ARGV[3] publish command
 --
 -- Check:  the key holds a count; anything else is an error, never a deletion.
 -- Change: DEL, and `0`, which opens the gates. Redisson's own message for this, `1`, closes those of its waiters; sent before

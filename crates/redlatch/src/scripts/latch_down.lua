@@ -1,6 +1,6 @@
 -- Count a latch down by one.
 --
--- KEYS[1] count   ARGV[1] call number   ARGV[2] channel   ARGV[3] publish command
+-- KEYS[1] count   ARGV[1] request number   ARGV[2] channel   ARGV[3] publish command
 --
 -- Check:  the count exists.
 -- Change: the last step is DEL, which is allowed when memory is full, and tells everybody `0`; any other is DECR. What is

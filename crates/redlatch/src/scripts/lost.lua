@@ -1,7 +1,7 @@
 -- Say how holds ended that are no longer there: who has each lock now, and who forced it free.
 --
 -- KEYS for each hold: the lock hash, and the record of forced releases if there are two keys for each
--- ARGV[1] number, echoed   ARGV[2] keys for each hold   ARGV[3] most fields of a hash to return   ARGV[4…] the field of each hold
+-- ARGV[1] request number   ARGV[2] keys for each hold   ARGV[3] most fields of a hash to return   ARGV[4…] the field of each hold
 --
 -- Check and change: nothing; only reads, with pcall, because what has taken the place of a lock may be anything.
 -- Reply:  {number, {field, value, …}, who forced it free and why or '', how many ms ago or -1 if unknown, …}; the fields of what is no

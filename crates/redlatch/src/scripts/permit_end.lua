@@ -1,6 +1,6 @@
 -- Delete leased permits, free and taken ones, or set when they are deleted.
 --
--- KEYS[1] free permits     ARGV[1] call number   ARGV[2] ms until then, 0 for now
+-- KEYS[1] free permits     ARGV[1] request number   ARGV[2] ms until then, 0 for now
 -- KEYS[2] permits taken    ARGV[3] channel       ARGV[4] publish command
 --
 -- Check:  the keys hold permits; anything else is an error, never a deletion.

@@ -1,6 +1,6 @@
 -- Give leased permits back: those that are still taken, or all of them or none.
 --
--- KEYS[1] free permits     ARGV[1] owner or call number   ARGV[2] ids, 16 bytes each   ARGV[3] channel
+-- KEYS[1] free permits     ARGV[1] request number   ARGV[2] ids, 16 bytes each   ARGV[3] channel
 -- KEYS[2] permits taken    ARGV[4] publish command        ARGV[5] 1 = all or none
 -- ARGV[6] what to reply when given back                   ARGV[7] what to reply when not
 --

@@ -1,6 +1,6 @@
 -- Count leased permits, and look how long one of them is taken.
 --
--- KEYS[1] free permits     ARGV[1] call number   ARGV[2] id, 16 bytes, or '' for none
+-- KEYS[1] free permits     ARGV[1] request number   ARGV[2] id, 16 bytes, or '' for none
 -- KEYS[2] permits taken    ARGV[3] channel       ARGV[4] publish command
 --
 -- Check:  nothing.

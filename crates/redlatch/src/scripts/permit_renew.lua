@@ -1,7 +1,7 @@
 -- Set the leases of taken permits anew, for many holds in one call, or look whether they are still taken.
 --
 -- KEYS permits taken, one for each hold
--- ARGV[1] batch number, echoed   ARGV[2] lease in ms, 0 to look only, negative to set it even if that is shorter than what is left
+-- ARGV[1] request number   ARGV[2] lease in ms, 0 to look only, negative to set it even if that is shorter than what is left
 -- ARGV[3…] the ids of each hold, 16 bytes each
 --
 -- Check:  every id of a hold is taken and not over; older releases of Redisson write an id as 32 hexadecimal digits.

@@ -1,6 +1,6 @@
 -- Set how many leased permits there are, or change it.
 --
--- KEYS[1] free permits     ARGV[1] call number   ARGV[2] permits   ARGV[3] channel   ARGV[4] publish command
+-- KEYS[1] free permits     ARGV[1] request number   ARGV[2] permits   ARGV[3] channel   ARGV[4] publish command
 -- KEYS[2] permits taken    ARGV[5] 'absent' = set if nobody has, 'total' = free and taken together, 'add' = so many more
 --
 -- Check:  whether there is a counter.

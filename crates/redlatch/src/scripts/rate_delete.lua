@@ -1,7 +1,7 @@
 -- Delete a rate limiter: its settings, what is shared, and what belongs to this client.
 --
 -- KEYS[1] settings   KEYS[2] free permits, shared   KEYS[3] free permits, of this client
--- KEYS[4] permits taken, shared                     KEYS[5] permits taken, of this client   ARGV[1] call number
+-- KEYS[4] permits taken, shared                     KEYS[5] permits taken, of this client   ARGV[1] request number
 --
 -- Check:  the key holds the settings of a rate limiter, or nothing.
 -- Change: DEL of all five.

@@ -2,7 +2,7 @@
 --
 -- KEYS[1] settings   KEYS[2] free permits, shared   KEYS[3] free permits, of this client
 -- KEYS[4] permits taken, shared                     KEYS[5] permits taken, of this client
--- ARGV[1] call number   ARGV[2] permits   ARGV[3] id of the grant that is undone, or nothing for the oldest permits
+-- ARGV[1] request number   ARGV[2] permits   ARGV[3] id of the grant that is undone, or nothing for the oldest permits
 --
 -- Check:  the settings are there. The set of what was taken is as in rate_take.lua.
 -- Change: what is given back leaves the set, so that it does not come free a second time when it gets old. Without an id

@@ -2,7 +2,7 @@
 --
 -- KEYS[1] settings   KEYS[2] free permits, shared   KEYS[3] free permits, of this client
 -- KEYS[4] permits taken, shared                     KEYS[5] permits taken, of this client
--- ARGV[1] call number   ARGV[2] rate   ARGV[3] interval in ms   ARGV[4] 0 = shared, 1 = for each client
+-- ARGV[1] request number   ARGV[2] rate   ARGV[3] interval in ms   ARGV[4] 0 = shared, 1 = for each client
 -- ARGV[5] keep-alive time in ms, 0 for none   ARGV[6] absent, always, or present: when to do it
 --
 -- Check:  the settings are absent or present as asked for, and the key is nothing else.

@@ -2,7 +2,7 @@
 --
 -- KEYS[1] settings   KEYS[2] free permits, shared   KEYS[3] free permits, of this client
 -- KEYS[4] permits taken, shared                     KEYS[5] permits taken, of this client
--- ARGV[1] call number
+-- ARGV[1] request number
 --
 -- Check:  nothing. The set of what was taken is as in rate_take.lua, and the free permits are counted as there.
 -- Change: nothing.

@@ -2,7 +2,7 @@
 --
 -- KEYS[1] settings   KEYS[2] free permits, shared   KEYS[3] free permits, of this client
 -- KEYS[4] permits taken, shared                     KEYS[5] permits taken, of this client
--- ARGV[1] call number   ARGV[2] permits   ARGV[3] id of this grant, at most 255 bytes
+-- ARGV[1] request number   ARGV[2] permits   ARGV[3] id of this grant, at most 255 bytes
 --
 -- Check:  the settings are there and the rate covers the permits. What was taken is in a sorted set, score = when, in ms of
 --         the server's clock; a member is a length, an id of that many bytes, and the permits in 4 bytes. What is older

@@ -1,7 +1,7 @@
 -- Refresh the read holds of many owners in one call.
 --
 -- KEYS for each hold: the lock hash, the beginning of its timeout keys
--- ARGV[1] batch number, echoed   ARGV[2] lease in ms, 0 to look only
+-- ARGV[1] request number   ARGV[2] lease in ms, 0 to look only
 -- ARGV[3…] the owner of each hold, then, where the holds differ in it, the lease of each
 --
 -- Check:  each hash has the owner's field, and one of its timeout keys is there: a hold whose keys have all ended is lost even if

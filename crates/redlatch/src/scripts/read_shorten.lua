@@ -1,7 +1,7 @@
 -- Leave a read hold for a time that may be shorter than what is left of it.
 --
 -- KEYS[1] lock hash   KEYS[2] beginning of the timeout keys
--- ARGV[1] number, echoed   ARGV[2] owner   ARGV[3] time in ms   ARGV[4] as in shorten.lua
+-- ARGV[1] request number   ARGV[2] owner   ARGV[3] time in ms   ARGV[4] as in shorten.lua
 --
 -- Check:  the hash of a read-write lock has the owner's field, and one of its timeout keys is there (R5); its end has not
 --         come and is still the same, as in shorten.lua.

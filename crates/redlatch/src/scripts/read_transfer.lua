@@ -1,7 +1,7 @@
 -- Pass the one read hold of an owner to another owner.
 --
 -- KEYS[1] lock hash   KEYS[2] beginning of the timeout keys   KEYS[3] token counter
--- ARGV[1] number of the next owner   ARGV[2] owner that takes   ARGV[3] lease in ms   ARGV[4] owner that gives
+-- ARGV[1] request number   ARGV[2] owner that takes   ARGV[3] lease in ms   ARGV[4] owner that gives
 -- ARGV[5] 1 = also draw a token   ARGV[6] 2 = to an owner that it was taken from: nothing is a repeat
 --
 -- Check:  the giver has one read hold whose timeout key is there (R5), and no write hold; or the taker reads already (a repeat). What goes

@@ -1,6 +1,6 @@
 -- Release several locks whose owner fields belong to one process alone.
 --
--- KEYS lock hashes   ARGV[1] number, echoed   ARGV[2] publish command
+-- KEYS lock hashes   ARGV[1] request number   ARGV[2] publish command
 -- then for each: owner field, channel ('' tells nobody), only if the owner counts so many ('' for any), as in release.lua
 --
 -- Check and change: each as in release. One that is gone, or whose message is refused, does not stop the others.

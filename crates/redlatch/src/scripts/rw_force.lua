@@ -1,7 +1,7 @@
 -- End all read holds, or the write hold with its nested read holds, of any owner; or only while a named owner has one.
 --
 -- KEYS[1] lock hash   KEYS[2] beginning of the timeout keys
--- ARGV[1] call number   ARGV[2] field that must be there, or '' for any   ARGV[3] 'read' or 'write'
+-- ARGV[1] request number   ARGV[2] field that must be there, or '' for any   ARGV[3] 'read' or 'write'
 -- ARGV[4] channel   ARGV[5] publish command   ARGV[6] payload: 0 wakes one waiter of a Java client, 1 wakes all
 -- KEYS[3] record of forced releases, if there is to be one   ARGV[7] who does it and why
 --

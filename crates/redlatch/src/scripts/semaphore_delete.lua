@@ -1,6 +1,6 @@
 -- Delete a semaphore.
 --
--- KEYS[1] free permits   ARGV[1] call number   ARGV[2] channel   ARGV[3] publish command
+-- KEYS[1] free permits   ARGV[1] request number   ARGV[2] channel   ARGV[3] publish command
 --
 -- Check:  the key holds a number; anything else is an error, never a deletion.
 -- Change: DEL. The message `1` makes one waiter of each client look again: ours learn that there is nothing to wait for.

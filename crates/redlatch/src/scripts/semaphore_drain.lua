@@ -1,6 +1,6 @@
 -- Take all permits that are free, or forgive those that are owed.
 --
--- KEYS[1] free permits   ARGV[1] call number
+-- KEYS[1] free permits   ARGV[1] request number
 --
 -- Check:  the counter exists.
 -- Change: DECRBY by its own value, which leaves 0 and, unlike SET, keeps a time to live.

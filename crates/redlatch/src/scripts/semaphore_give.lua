@@ -1,6 +1,6 @@
 -- Put permits in, or take some out without looking.
 --
--- KEYS[1] free permits   ARGV[1] call number   ARGV[2] permits, negative to take out
+-- KEYS[1] free permits   ARGV[1] request number   ARGV[2] permits, negative to take out
 -- ARGV[3] channel        ARGV[4] publish command   ARGV[5] 1 = only if the counter exists
 --
 -- Check:  nothing, or that the counter exists.

@@ -1,6 +1,6 @@
 -- Take permits, all that were asked for or none.
 --
--- KEYS[1] free permits   ARGV[1] call number   ARGV[2] permits
+-- KEYS[1] free permits   ARGV[1] request number   ARGV[2] permits
 --
 -- Check:  the counter exists and covers the permits.
 -- Change: DECRBY, which keeps a time to live.

@@ -1,6 +1,6 @@
 -- Leave a hold for a time that may be shorter than what is left of it.
 --
--- KEYS[1] lock hash   ARGV[1] number, echoed   ARGV[2] owner   ARGV[3] time in ms
+-- KEYS[1] lock hash   ARGV[1] request number   ARGV[2] owner   ARGV[3] time in ms
 -- ARGV[4] only if another process may come to hold under the owner: the server's time in ms at which the hold ends that this is meant
 --   for, or 0 to ask for that and change nothing
 --

@@ -1,6 +1,6 @@
 -- Pass a lock from one owner to the next without ever leaving it free.
 --
--- KEYS[1] lock hash        ARGV[1] number of the next owner   ARGV[2] owner that gives   ARGV[3] owner that takes
+-- KEYS[1] lock hash        ARGV[1] request number   ARGV[2] owner that gives   ARGV[3] owner that takes
 -- KEYS[2] token counter    ARGV[4] lease in ms                ARGV[5] 1 = also draw a token
 -- ARGV[6] 1 = only the giver's one hold; 2 = the same, to an owner that it was taken from: the lease stays, and nothing is a repeat
 --

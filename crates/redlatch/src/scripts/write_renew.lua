@@ -1,6 +1,6 @@
 -- Refresh many write holds in one call.
 --
--- KEYS lock hashes   ARGV[1] batch number, echoed
+-- KEYS lock hashes   ARGV[1] request number
 -- ARGV[2] lease in ms, 0 to look only   ARGV[3…] the owner of each hash, then, where the holds differ in it, the lease of each
 --
 -- Check:  each hash still has the owner's write field.

@@ -1,7 +1,7 @@
 -- Leave a write hold for a time that may be shorter than what is left of it.
 --
 -- KEYS[1] lock hash   KEYS[2] beginning of the timeout keys
--- ARGV[1] number, echoed   ARGV[2] owner   ARGV[3] time in ms   ARGV[4] as in shorten.lua
+-- ARGV[1] request number   ARGV[2] owner   ARGV[3] time in ms   ARGV[4] as in shorten.lua
 --
 -- Check:  the hash has the owner's write field, and its end has not come and is still the same, as in shorten.lua.
 -- Change: the TTL falls to the time, or to what the owner's own read holds need if that is longer. If the owner writes more than once,

@@ -1,7 +1,7 @@
 -- Pass a write hold from one owner to the next without ever leaving the lock free.
 --
 -- KEYS[1] lock hash   KEYS[2] beginning of the timeout keys   KEYS[3] token counter
--- ARGV[1] number of the next owner   ARGV[2] owner that gives   ARGV[3] owner that takes   ARGV[4] lease in ms
+-- ARGV[1] request number   ARGV[2] owner that gives   ARGV[3] owner that takes   ARGV[4] lease in ms
 -- ARGV[5] 1 = also draw a token   ARGV[6] 1, 2 = only the giver's one hold, as in transfer.lua
 --
 -- Check:  the giving owner has its write field, or the taking owner has it already (a repeat). Read holds that the giver keeps

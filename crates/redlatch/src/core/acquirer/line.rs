@@ -47,7 +47,7 @@ impl Acquirer {
     fn served(&mut self) -> Option<Attempt<Arc<HeldLease>>> {
         match self.handed() {
             Some(lease) => Some(Attempt::Won(lease)),
-            None => self.passed_over.then_some(Attempt::OfferExpired),
+            None => self.offer_taken_back.then_some(Attempt::OfferExpired),
         }
     }
 
@@ -68,7 +68,7 @@ impl Acquirer {
                 if let Some(same) = self.handed() {
                     self.core.lanes.forget(&same);
                 }
-                Ok(if self.passed_over { Attempt::OfferExpired } else { Attempt::Won(lease) })
+                Ok(if self.offer_taken_back { Attempt::OfferExpired } else { Attempt::Won(lease) })
             }
             Ok(busy @ (Attempt::Busy(_) | Attempt::QueuedBehind { .. })) => {
                 self.core.lanes.lined_up(&self.request.keys, &self.owner);
@@ -95,7 +95,7 @@ impl Acquirer {
         match handle.inbox.try_recv() {
             Ok(WaiterMessage::Lease(lease)) if lease.take() => (true, Some(lease)),
             Ok(WaiterMessage::Lease(_)) => {
-                self.passed_over = true;
+                self.offer_taken_back = true;
                 (true, None)
             }
             Ok(WaiterMessage::Contend { .. }) | Err(_) => (true, None),
@@ -116,7 +116,7 @@ impl Acquirer {
         let Line::Inside(handle) = &mut self.line else { return None };
         match handle.inbox.try_recv() {
             Ok(WaiterMessage::Lease(lease)) if !lease.take() => {
-                self.passed_over = true;
+                self.offer_taken_back = true;
                 None
             }
             Ok(WaiterMessage::Lease(lease)) if lease.is_valid(self.core.now_ms()) => Some(lease),

@@ -90,7 +90,7 @@ impl Lanes {
             }
             match &lane.state {
                 LaneState::Contends(leader) => leader.clone(),
-                _ => return lane.extras().queue.iter().any(|entry| !entry.tell.is_closed()),
+                _ => return lane.crowd().queue.iter().any(|entry| !entry.tell.is_closed()),
             }
         };
         leader.task_polls.look_for(now_ms);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{LaneKey, Lanes};
 use crate::{
-    core::lane::{Extras, WaiterEntry, Wakes},
+    core::lane::{Crowd, WaiterEntry, Wakes},
     keys::Keys,
     owner::Owner,
 };
@@ -13,7 +13,7 @@ impl Lanes {
     /// A task asks for a place in the queue on the server. From now on a release may hand over to it.
     pub(crate) fn line_up(&self, keys: &Arc<Keys>, entry: WaiterEntry) {
         let mut bucket = self.bucket(keys);
-        bucket.entry(LaneKey(keys.clone())).or_default().extras_mut().queue.push_back(entry);
+        bucket.entry(LaneKey(keys.clone())).or_default().crowd_mut().queue.push_back(entry);
     }
 
     /// The server has the task in its queue, behind those that it was known to have.
@@ -21,14 +21,14 @@ impl Lanes {
         let mut bucket = self.bucket(keys);
         let Some(lane) = bucket.get_mut(&LaneKey(keys.clone())) else { return };
         let at = lane
-            .extras()
+            .crowd()
             .queue
             .iter()
             .position(|entry| entry.owner.as_ref() == Some(owner) && !entry.is_in_server_queue);
-        if let Some(mut entry) = at.and_then(|at| lane.extras_mut().queue.remove(at)) {
+        if let Some(mut entry) = at.and_then(|at| lane.crowd_mut().queue.remove(at)) {
             entry.is_in_server_queue = true;
             let at = lane.server_queue_end();
-            lane.extras_mut().queue.insert(at, entry);
+            lane.crowd_mut().queue.insert(at, entry);
         }
     }
 
@@ -38,7 +38,7 @@ impl Lanes {
         let mut bucket = self.bucket(keys);
         let Some(lane) = bucket.get_mut(&LaneKey(keys.clone())) else { return false };
         let has_leases = lane.leases().next().is_some();
-        let Some(Extras { queue, granting_releases, recipient_expects_grant, .. }) = lane.extras_if_any()
+        let Some(Crowd { queue, granting_releases, recipient_expects_grant, .. }) = lane.crowd_if_any()
         else {
             return false;
         };
@@ -56,16 +56,16 @@ impl Lanes {
     /// A release that might have handed over is done; the task that it served is `None`, and otherwise waits on, first in line.
     pub(crate) fn release_and_grant_finished(&self, keys: &Arc<Keys>, waits_on: Option<WaiterEntry>) {
         let wakes = self.change(keys, |lane| {
-            let extras = lane.extras_mut();
-            extras.granting_releases = extras.granting_releases.saturating_sub(1);
-            let recipient_expects_grant = std::mem::take(&mut extras.recipient_expects_grant);
+            let crowd = lane.crowd_mut();
+            crowd.granting_releases = crowd.granting_releases.saturating_sub(1);
+            let recipient_expects_grant = std::mem::take(&mut crowd.recipient_expects_grant);
             let Some(mut entry) = waits_on else { return Wakes::default() };
             entry.expects_grant |= recipient_expects_grant;
             if !entry.tell.is_closed() {
                 let at = if entry.is_in_server_queue { 0 } else { lane.server_queue_end() };
-                lane.extras_mut().queue.insert(at, entry);
+                lane.crowd_mut().queue.insert(at, entry);
             }
-            lane.expecting_grant()
+            lane.take_wakes_of_expecting()
         });
         wakes.unwrap_or_default().wake();
     }
@@ -73,27 +73,27 @@ impl Lanes {
     /// A task no longer waits in the queue on the server.
     pub(crate) fn step_out(&self, keys: &Arc<Keys>, owner: &Owner) {
         let left = self.change(keys, |lane| {
-            let at = lane.extras().queue.iter().position(|entry| entry.owner.as_ref() == Some(owner));
-            at.and_then(|at| lane.extras_mut().queue.remove(at))
+            let at = lane.crowd().queue.iter().position(|entry| entry.owner.as_ref() == Some(owner));
+            at.and_then(|at| lane.crowd_mut().queue.remove(at))
         });
         drop(left);
     }
 
     /// A task waits at the server for a hold beside others, until [`remove_concurrent_waiter`](Self::remove_concurrent_waiter).
     pub(crate) fn add_concurrent_waiter(&self, keys: &Arc<Keys>) {
-        self.bucket(keys).entry(LaneKey(keys.clone())).or_default().extras_mut().waiting += 1;
+        self.bucket(keys).entry(LaneKey(keys.clone())).or_default().crowd_mut().waiting += 1;
     }
 
     /// Such a task no longer waits.
     pub(crate) fn remove_concurrent_waiter(&self, keys: &Arc<Keys>) {
         self.change(keys, |lane| {
-            let extras = lane.extras_mut();
-            extras.waiting = extras.waiting.saturating_sub(1);
+            let crowd = lane.crowd_mut();
+            crowd.waiting = crowd.waiting.saturating_sub(1);
         });
     }
 
     /// Whether such tasks wait.
     pub(crate) fn has_concurrent_waiters(&self, keys: &Arc<Keys>) -> bool {
-        self.bucket(keys).get(&LaneKey(keys.clone())).is_some_and(|lane| lane.extras().waiting > 0)
+        self.bucket(keys).get(&LaneKey(keys.clone())).is_some_and(|lane| lane.crowd().waiting > 0)
     }
 }

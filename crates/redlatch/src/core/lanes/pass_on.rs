@@ -29,8 +29,7 @@ pub(crate) enum LaneStep {
 /// The task that is to have a lock next by way of the server.
 pub(crate) struct NextTask {
     pub(crate) entry: WaiterEntry,
-    /// While it lives, the task's owner is granted nothing: should the task give up, no later attempt of that owner meets what is done here in its
-    /// name.
+    /// While it lives, the next task's owner is granted nothing else. So if the task gives up, no later attempt of that owner meets this transfer.
     pub(crate) block: Option<OwnerBlock>,
 }
 
@@ -80,42 +79,42 @@ impl Lanes {
         if !successor.take() {
             return Next::Step(LaneStep::Passed);
         }
-        let mut drop_after_unlock = Vec::new();
+        let mut drop_without_mutex = Vec::new();
         let again = self.change(&lease.keys, |lane| {
             if !lane.remove(&successor) {
                 return Next::Step(LaneStep::Passed);
             }
             lane.state = LaneState::Releases { since_ms: at.now_ms };
-            // What was seen of it meanwhile was noted with the successor.
-            self.choose_next(lane, &successor, at, &mut drop_after_unlock)
+            // What was seen of the hold meanwhile is in the successor.
+            self.choose_next(lane, &successor, at, &mut drop_without_mutex)
         });
-        drop(drop_after_unlock);
+        drop(drop_without_mutex);
         again.unwrap_or(Next::Step(LaneStep::Passed))
     }
 
     /// Takes a lease out of its lane, and chooses what comes next.
     fn take_out(&self, lease: &Arc<HeldLease>, at: ReleaseTime) -> Next {
         // Dropping a block wakes those who wait for it, so what is not needed is dropped without the lane's mutex.
-        let (mut wakes, mut drop_after_unlock) = (Wakes::default(), Vec::new());
+        let (mut wakes, mut drop_without_mutex) = (Wakes::default(), Vec::new());
         let outcome = self.change(&lease.keys, |lane| {
             if !lane.remove(lease) {
                 return Next::Step(LaneStep::Release { lane_waits: false });
             }
             if lease.recipe.lane_policy() != LanePolicy::OneContends {
                 if !lease.owner.is_multi_process()
-                    && let Some(next) = self.next_task(lane, lease, at.now_ms, &mut drop_after_unlock)
+                    && let Some(next) = self.next_task(lane, lease, at.now_ms, &mut drop_without_mutex)
                 {
-                    lane.extras_mut().granting_releases += 1;
+                    lane.crowd_mut().granting_releases += 1;
                     return Next::Step(LaneStep::ReleaseAndGrant(Box::new(next)));
                 }
-                wakes = lane.expecting_grant();
+                wakes = lane.take_wakes_of_expecting();
                 return Next::Step(LaneStep::Release { lane_waits: false });
             }
             if lane.is_busy() {
                 return Next::Step(LaneStep::Release { lane_waits: false });
             }
             lane.state = LaneState::Releases { since_ms: at.now_ms };
-            self.choose_next(lane, lease, at, &mut drop_after_unlock)
+            self.choose_next(lane, lease, at, &mut drop_without_mutex)
         });
         wakes.wake();
         outcome.unwrap_or(Next::Step(LaneStep::Release { lane_waits: false }))
@@ -127,16 +126,16 @@ impl Lanes {
         lane: &mut Lane,
         lease: &HeldLease,
         now_ms: u64,
-        drop_after_unlock: &mut Vec<OwnerBlock>,
+        drop_without_mutex: &mut Vec<OwnerBlock>,
     ) -> Option<NextTask> {
-        while let Some(entry) = lane.first_in_line(now_ms) {
+        while let Some(entry) = lane.take_first_in_line(now_ms) {
             let block = entry.owner.as_ref().map(|owner| self.owners.block(&lease.keys, owner));
             // A task that gives up closes its end first, and lets the claim on its owner go after that. So if this task still waits now,
             // every later attempt of its owner finds the block.
             if !entry.tell.is_closed() {
                 return Some(NextTask { entry, block });
             }
-            drop_after_unlock.extend(block);
+            drop_without_mutex.extend(block);
         }
         None
     }
@@ -147,15 +146,15 @@ impl Lanes {
         lane: &mut Lane,
         lease: &Arc<HeldLease>,
         at: ReleaseTime,
-        drop_after_unlock: &mut Vec<OwnerBlock>,
+        drop_without_mutex: &mut Vec<OwnerBlock>,
     ) -> Next {
         let ReleaseTime { now_ms, .. } = at;
-        let turn_is_over = now_ms.saturating_sub(lane.local_turn.since_ms) >= self.bounds.turn_ms_max
-            || lane.local_turn.passes >= self.bounds.passes_max;
+        let turn_is_over = now_ms.saturating_sub(lane.local_turn.since_ms) >= self.turn_limits.turn_ms_max
+            || lane.local_turn.passes >= self.turn_limits.passes_max;
         if turn_is_over || lease.owner.is_multi_process() {
             return Next::Step(LaneStep::Release { lane_waits: true });
         }
-        let Some(next) = self.next_task(lane, lease, now_ms, drop_after_unlock) else {
+        let Some(next) = self.next_task(lane, lease, now_ms, drop_without_mutex) else {
             return Next::Step(LaneStep::Release { lane_waits: true });
         };
         lane.local_turn.passes += 1;
@@ -188,7 +187,7 @@ fn is_passable(lease: &HeldLease, next: &WaiterEntry, at: ReleaseTime) -> bool {
         && lease.token.is_none()
         && lease.holds().renewed == 1
         && !lease.owner.is_known_outside()
-        // What a re-entry or its release still does to the count finds the field gone once the server has moved the lock.
+        // A late re-entry, or the release of one, would find the field gone once the server has moved the hold.
         && !lease.was_reentered()
         && wants.ack.is_none_or(|ack| ack.is_met_by(lease.replicated()))
 }

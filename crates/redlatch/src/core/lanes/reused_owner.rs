@@ -13,7 +13,7 @@ impl Lanes {
     /// What is done for the owner of a request before its lane is looked at; `None` to go on as for an owner that is made for one acquire.
     ///
     /// A release blocks its owner first and takes the lease out of the lane second, so an owner without either has nothing under way.
-    pub(super) fn join_under(
+    pub(super) fn join_as_owner(
         &self,
         bucket: &MutexGuard<'_, Bucket>,
         request: &Arc<Request>,

@@ -114,7 +114,7 @@ impl Drop for Change {
 
 impl HeldLease {
     /// Notes a request that changes the count, if the lease was ever entered: otherwise the only such request is its last.
-    pub(in crate::core) fn changes_count(&self) -> Option<Change> {
+    pub(in crate::core) fn begin_count_change(&self) -> Option<Change> {
         self.reentries_if_any().map(Reentries::changes)
     }
 

@@ -26,7 +26,7 @@ impl Core {
             Ok(outcome) => Ok(outcome),
             Err(fault) => self.release_again(&lease, &block, fault).await,
         };
-        self.released(&lease, lane_waits, block, outcome)
+        self.finish_release_in_lane(&lease, lane_waits, block, outcome)
     }
 
     /// As [`settle`](Self::settle) for a release that nobody waits for. Without an answer it is repeated on the keeper's
@@ -54,7 +54,7 @@ impl Core {
             Ok(outcome) => Ok(outcome),
             Err(fault) => self.release_again(&lease, &block, fault).await,
         };
-        self.released(&lease, lane_waits, block, outcome)
+        self.finish_release_in_lane(&lease, lane_waits, block, outcome)
     }
 
     /// Releases what all guards of a lease hold: under a shared owner they are counted down one by one.

@@ -187,7 +187,7 @@ impl LockHandle {
             // The guard would not hear of the release, and say that it is valid.
             core.refuse_beside_a_guard(&keys, &of)
                 .map_err(|held| Fault::Server(held.remedy("unlock or drop the guard")))?;
-            core.run_undoing(call, of.number(), false, &block).await
+            core.run_taking_away_now(call, of.number(), false, &block).await
         };
         // The owner's next attempt waits for it.
         let reply = self.core.drive(work, |_| {}).outcome().await.map_err(Fault::Server).and_then(identity);

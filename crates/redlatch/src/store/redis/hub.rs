@@ -86,7 +86,7 @@ impl Hub {
         Self::start_with(dial, background, false)
     }
 
-    /// A hub for channels whose messages are words: each of them means that anything may have happened.
+    /// A hub for channels whose messages are no numbers: each of them means that anything may have happened.
     pub(super) fn for_opaque_messages(dial: Arc<Dial>, background: &Handle) -> Hub {
         Self::start_with(dial, background, true)
     }
@@ -334,7 +334,7 @@ impl Task {
                 }
             }
             Order::Redirect(dial) => {
-                // The same one again is another server at the same address, if that leads elsewhere by now.
+                // The same address may lead to another server by now.
                 if !Arc::ptr_eq(&dial, &self.dial) {
                     self.backoff.begin_anew();
                 }
@@ -386,7 +386,7 @@ impl Task {
                     }
                 }
             }
-            // As a script that runs too long, or data that are being loaded. The other channels stay as they are.
+            // For instance BUSY or LOADING. The other channels stay as they are.
             Err(Fault::Server(error)) if error.is_retryable() => {
                 entry.request = None;
                 entry.refusals.ended();

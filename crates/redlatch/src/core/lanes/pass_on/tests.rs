@@ -27,8 +27,8 @@ struct Rig {
 /// A lock that is held in a lane.
 fn rig() -> Rig {
     let owners = Owners::new(|| 0);
-    let bounds = TurnLimits { turn_ms_max: 10_000, passes_max: 10_000 };
-    let lanes = Lanes::new(bounds, Arc::default(), owners);
+    let turn_limits = TurnLimits { turn_ms_max: 10_000, passes_max: 10_000 };
+    let lanes = Lanes::new(turn_limits, Arc::default(), owners);
     let keys = Arc::new(Keys::new(LockName::from("x"), LaneKind::Lock));
     let lease = held(&keys);
     assert!(lanes.install_grant(&lease, None, 0).is_ok_and(|lost| lost.is_empty()));

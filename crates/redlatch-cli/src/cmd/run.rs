@@ -6,6 +6,7 @@ use std::{
 };
 
 use redlatch::{Client, Lease, LockName, ReplicaAck, Unlocked};
+use tokio::time::sleep;
 
 use super::{Context, lock_name};
 use crate::{
@@ -34,6 +35,9 @@ use crate::{
 
 /// How long the release may take. After that the lease ends by itself.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long it may take once a signal asks us to end. The one that ended the command may be heard only now, so this is time enough for
+/// a server that answers.
+const RELEASE_TIMEOUT_WHEN_ASKED: Duration = Duration::from_millis(500);
 
 pub(super) fn run(mut args: RunArgs, context: &Context) -> Result<u8, Failure> {
     if args.child.script.is_some() && args.names.len() > 1 {
@@ -187,7 +191,7 @@ impl Job<'_> {
         let output = match self.kept.map(Kept::handle).transpose() {
             Ok(output) => output,
             Err(failure) => {
-                self.release(holding, report).await;
+                self.release(holding, signals, report).await;
                 return Err(failure);
             }
         };
@@ -201,7 +205,7 @@ impl Job<'_> {
             Ok(child) => child,
             Err(error) => {
                 // Nothing ran, so `--at-least` has nothing to protect.
-                self.release(holding, report).await;
+                self.release(holding, signals, report).await;
                 return Err(Failure::internal(format!("cannot start a process: {error}")));
             }
         };
@@ -225,8 +229,8 @@ impl Job<'_> {
             self.args.hold.at_least.filter(|_| !holding.is_nested() && !holding.remaining().is_zero());
         let rest = least.and_then(|least| least.checked_sub(held_since.elapsed()));
         let lost = match rest.filter(|rest| *rest >= Duration::from_millis(1)) {
-            Some(rest) => self.keep(holding, rest, report).await,
-            None => self.release(holding, report).await,
+            Some(rest) => self.keep(holding, rest, signals, report).await,
+            None => self.release(holding, signals, report).await,
         };
         child.collected().await;
         let lost = lost || watched.lost;
@@ -268,11 +272,21 @@ impl Job<'_> {
     }
 
     /// Leaves the lock held for the rest of `--at-least`. Answers whether it had been lost.
-    async fn keep(&self, holding: Holding, rest: Duration, report: &mut Report) -> bool {
+    async fn keep(
+        &self,
+        holding: Holding,
+        rest: Duration,
+        signals: &mut Signals,
+        report: &mut Report,
+    ) -> bool {
         report.released(false);
-        let Ok(kept) = tokio::time::timeout(RELEASE_TIMEOUT, holding.keep(rest)).await else {
-            self.talk.say(format_args!("{}: no answer; it stays held until its lease ends", self.quoted()));
-            return false;
+        let kept = match confirmed(holding.keep(rest), signals).await {
+            Ok(kept) => kept,
+            Err(when) => {
+                let name = self.quoted();
+                self.talk.say(format_args!("{name}: no answer{when}; it stays held until its lease ends"));
+                return false;
+            }
         };
         let mut lost = false;
         for Left { name, outcome, .. } in kept {
@@ -292,15 +306,18 @@ impl Job<'_> {
     }
 
     /// Gives the lock back. Answers whether it had been lost.
-    async fn release(&self, holding: Holding, report: &mut Report) -> bool {
+    async fn release(&self, holding: Holding, signals: &mut Signals, report: &mut Report) -> bool {
         let lease = human(self.lease);
-        let Ok(left) = tokio::time::timeout(RELEASE_TIMEOUT, holding.release()).await else {
-            report.released(false);
-            self.talk.say(format_args!(
-                "the release of {} was not confirmed; it frees itself within {lease}",
-                self.quoted()
-            ));
-            return false;
+        let left = match confirmed(holding.release(), signals).await {
+            Ok(left) => left,
+            Err(when) => {
+                report.released(false);
+                self.talk.say(format_args!(
+                    "the release of {} was not confirmed{when}; it frees itself within {lease}",
+                    self.quoted()
+                ));
+                return false;
+            }
         };
         let (mut lost, mut released) = (false, true);
         for Left { name, nested, outcome } in left {
@@ -331,5 +348,23 @@ impl Job<'_> {
     /// The names in messages.
     fn quoted(&self) -> String {
         self.names.iter().map(quoted).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// What the server says about the end of the hold, or which words tell that it said nothing in time.
+async fn confirmed<T>(work: impl Future<Output = T>, signals: &mut Signals) -> Result<T, &'static str> {
+    let limit = async {
+        tokio::select! {
+            () = sleep(RELEASE_TIMEOUT) => "",
+            _ = acquire::ending(signals) => {
+                sleep(RELEASE_TIMEOUT_WHEN_ASKED).await;
+                " before this run had to end"
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        done = work => Ok(done),
+        when = limit => Err(when),
     }
 }

@@ -2,6 +2,7 @@
 
 mod acl;
 mod apart;
+mod asked_to_end;
 mod before;
 mod beside;
 mod completions;

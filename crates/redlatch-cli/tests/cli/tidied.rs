@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use crate::support::{GRACE, LEASE, Place, both, eventually, is_alive};
 
-fn engine(place: &Place) -> i32 {
+/// The process id of the place's engine.
+pub(crate) fn engine(place: &Place) -> i32 {
     let output = place.output(["engine", "status", "-o", "json"]);
     assert!(output.status.success(), "{output:?}");
     let status: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -9,6 +9,7 @@ mod completions;
 mod config;
 mod dead;
 mod demo;
+mod engine_killed;
 mod golden;
 mod guarded;
 mod habits;

@@ -16,7 +16,7 @@ const ENDING: [&str; 14] = [
 const STOPPING: [&str; 3] = ["TSTP", "TTIN", "TTOU"];
 
 /// The guard that a run has started.
-fn guard_of(run: i32) -> i32 {
+pub(crate) fn guard_of(run: i32) -> i32 {
     eventually("the guard starts", || {
         let stats = fs::read_dir("/proc").unwrap().flatten();
         let mut stats = stats.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());

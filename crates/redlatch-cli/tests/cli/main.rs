@@ -7,6 +7,7 @@ mod before;
 mod beside;
 mod completions;
 mod config;
+mod daemons;
 mod dead;
 mod demo;
 mod engine_killed;

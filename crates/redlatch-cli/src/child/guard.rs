@@ -4,11 +4,14 @@
 //! beside the command and reads from a pipe that only we write to. When the pipe closes, we are gone: the guard then ends
 //! whatever is left of the command's group. It is killed itself as soon as the group is empty.
 //!
+//! What it may not end it names on stderr, because nobody else is left to say so.
+//!
 //! Where the engine frees what dead processes held, the guard has the lifeline open like the command, and stays until the group is
 //! empty: what it may not end, and what has closed its own end of the lifeline, keeps the lock all the same.
 
 use std::{
     ffi::OsString,
+    fs::File,
     io::{self, Read, Write},
     process::Stdio,
     sync::{Arc, atomic::AtomicBool},
@@ -16,11 +19,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, getpgrp, getsid, kill_process, kill_process_group};
+use nix::sys::signal::SigSet;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    process::{Pid, Signal, getpgrp, getsid, kill_process, kill_process_group, test_kill_process},
+};
 use signal_hook::consts::{FORBIDDEN, SIGBUS};
 
-use super::{Group, process, tree};
-use crate::own_program;
+use super::{Group, Left, process, tree};
+use crate::{own_program, talk};
 
 /// The hidden verb of the guard.
 pub(crate) const VERB: &str = "__guard";
@@ -37,6 +45,10 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 const STAY_INTERVAL: Duration = Duration::from_millis(20);
 /// The highest number that a signal has, those for real time included.
 const SIGNAL_MAX: i32 = 64;
+/// How many processes a message names.
+const NAMED_MAX: usize = 3;
+/// The line that says that what is left has been named.
+const TOLD: &str = "told";
 /// The longest order that is read, in bytes.
 const ORDER_BYTES_MAX: u64 = 4096;
 
@@ -57,7 +69,7 @@ impl Guard {
         use std::os::unix::process::CommandExt;
 
         let mut command = own_program::command()?;
-        command.arg(VERB).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.arg(VERB).stdin(Stdio::piped()).stdout(Stdio::null());
         // Nothing that is sent to the command or to us may reach it.
         let mut child = command.process_group(0).spawn()?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
@@ -87,13 +99,22 @@ impl Guard {
         self.order.write_all(order.as_bytes())
     }
 
-    /// Says which process is the command, whose own group is to be ended as a whole.
+    /// Says which process is the command. Its own group is to be ended as a whole.
     ///
     /// # Errors
     ///
     /// When the guard has died.
     pub(super) fn command(&mut self, command: Pid) -> io::Result<()> {
         self.order.write_all(format!("{}\n", command.as_raw_nonzero()).as_bytes())
+    }
+
+    /// Says that the run itself has named what it leaves.
+    ///
+    /// # Errors
+    ///
+    /// When the guard has died.
+    pub(super) fn is_told(&mut self) -> io::Result<()> {
+        self.order.write_all(format!("{TOLD}\n").as_bytes())
     }
 }
 
@@ -106,22 +127,27 @@ pub(crate) fn guard(_: impl Iterator<Item = OsString>) -> u8 {
         return crate::exit::INTERNAL;
     }
     // Without an order there is no command: the kernel has ended the step before it.
+    if order.lines().any(|line| line == TOLD) {
+        let_go_of_stderr();
+    }
     let mut lines = order.lines();
     let Some(line) = lines.next() else { return crate::exit::OK };
-    let group = lines.next().and_then(|group| Pid::from_raw(group.parse().ok()?));
+    let mut number = || lines.next().and_then(|number| Pid::from_raw(number.parse().ok()?));
+    let (group, command) = (number(), number());
     let mut words = line.split(' ');
     let (word, stays, mark) = (words.next(), words.next() == Some("stays"), words.next().unwrap_or_default());
     match (word, group) {
         (Some("own"), Some(group)) => {
             until_none(|| own_group(group));
+            tell_of(tree::members(group), stays);
             while stays && members_of_own(group) {
                 thread::sleep(STAY_INTERVAL);
             }
         }
         (Some("own" | "shared"), _) if mark.is_empty() => return crate::exit::INTERNAL,
         // The run was killed before it knew which process its command is.
-        (Some("own"), None) => end_marked(tree::members_of_session, mark, stays),
-        (Some("shared"), Some(group)) => end_marked(|| tree::members(group), mark, stays),
+        (Some("own"), None) => end_marked(tree::members_of_session, mark, stays, None),
+        (Some("shared"), Some(group)) => end_marked(|| tree::members(group), mark, stays, command),
         _ => return crate::exit::INTERNAL,
     }
     crate::exit::OK
@@ -167,11 +193,49 @@ fn members_of_own(group: Pid) -> bool {
     all.any(|process| process.group == number && process.session == session && !process.ended)
 }
 
-/// Ends those of the listed processes that descend from the command, and waits for them if it `stays`.
-fn end_marked(listed: impl Fn() -> Vec<Pid>, mark: &str, stays: bool) {
+/// Ends those of the listed processes that descend from the command, and waits for them if it `stays`. The command itself is known
+/// also when it has become another user and shows nobody its environment.
+fn end_marked(listed: impl Fn() -> Vec<Pid>, mark: &str, stays: bool, command: Option<Pid>) {
     until_none(|| marked(listed(), mark));
-    while stays && marked(listed(), mark) {
+    let refused = || {
+        let command = command.filter(|command| test_kill_process(*command) == Err(Errno::PERM))?;
+        listed().contains(&command).then_some(command)
+    };
+    tell_of(refused().into_iter().collect(), stays);
+    while stays && (marked(listed(), mark) || refused().is_some()) {
         thread::sleep(STAY_INTERVAL);
+    }
+}
+
+/// Names what works on after its run was killed. Nobody who does not read this is waited for, and stderr is let go of.
+fn tell_of(left: Vec<Pid>, stays: bool) {
+    let left: Vec<String> = left.into_iter().filter_map(Left::look).map(|left| left.to_string()).collect();
+    let (named, more) = left.split_at(left.len().min(NAMED_MAX));
+    let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+    let meanwhile = if stays {
+        "the lock stays held until it ends"
+    } else {
+        "it works on WITHOUT THE LOCK once the lease is over: end it by hand"
+    };
+    // A terminal may want to stop a background process that writes.
+    let mut writes = SigSet::empty();
+    writes.add(nix::sys::signal::Signal::SIGTTOU);
+    _ = writes.thread_block();
+    let stderr = io::stderr();
+    let ready = poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&Timespec::default()));
+    if !named.is_empty() && ready == Ok(1) {
+        let named = named.join(", ");
+        talk::error(format_args!(
+            "CANNOT STOP {named}{more}: its run has gone, and only another user can stop it; {meanwhile}"
+        ));
+    }
+    let_go_of_stderr();
+}
+
+/// Lets go of stderr: who waits for the end of it waits for nothing more of ours.
+fn let_go_of_stderr() {
+    if let Ok(null) = File::options().write(true).open("/dev/null") {
+        _ = rustix::stdio::dup2_stderr(null);
     }
 }
 

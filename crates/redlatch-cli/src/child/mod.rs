@@ -130,7 +130,7 @@ pub(crate) struct Child {
     gone: Arc<Mutex<Gone>>,
     events: mpsc::Receiver<Event>,
     /// Ends the command's group should we be killed. It goes when the group has.
-    _guard: Guard,
+    guard: Guard,
 }
 
 impl Child {
@@ -166,13 +166,11 @@ impl Child {
         let child = command.spawn()?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
         // A guard that has died since is no reason to stop the command, which is under way.
-        if spec.group == Group::Own {
-            _ = guard.command(pid);
-        }
+        _ = guard.command(pid);
         drop(lifeline);
         let gone = Arc::new(Mutex::new(Gone { guard: Some(guard.pid()), ..Gone::default() }));
         let events = threads.watch(pid, spec.group, kin.clone(), gone.clone());
-        Ok(Child { pid, group: spec.group, kin, gone, events, _guard: guard })
+        Ok(Child { pid, group: spec.group, kin, gone, events, guard })
     }
 
     /// The process id.
@@ -207,6 +205,11 @@ impl Child {
             pids.insert(0, self.pid);
         }
         pids.into_iter().filter_map(Left::look).collect()
+    }
+
+    /// Says that who is left has been named, so that nobody names them again when we are gone.
+    pub(crate) fn left_is_told(&mut self) {
+        _ = self.guard.is_told();
     }
 
     /// One of the command and of what it started in its group that is neither stopped nor at its end.

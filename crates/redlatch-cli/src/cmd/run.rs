@@ -220,6 +220,7 @@ impl Job<'_> {
         report.child(watched.ended, held_since.elapsed());
         report.left_running(&watched.left);
         if !watched.left.is_empty() {
+            child.left_is_told();
             // Given back, it would be another holder's at once, beside those that work on. Its lease is all the time there is.
             holding.detach();
             report.released(false);

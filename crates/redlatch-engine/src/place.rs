@@ -126,12 +126,25 @@ impl LocalPaths {
     }
 }
 
+impl LocalPaths {
+    /// Whether the first process of this system sees another directory by this name: this process is in a chroot or in a mount
+    /// namespace of its own. None where that cannot be told.
+    pub fn is_apart(&self) -> Option<bool> {
+        let there = self.dir.ancestors().find_map(|dir| dir.canonicalize().ok())?;
+        let sees = |process: &str| {
+            let mounts = std::fs::read_to_string(format!("/proc/{process}/mountinfo")).ok()?;
+            mount_of(&mounts, &there).map(|mount| (mount.device, mount.inside))
+        };
+        Some(sees("self")? != sees("1")?)
+    }
+}
+
 /// Why a directory cannot be the place of an engine: only one unit of the machine sees it. None where that cannot be told.
 pub(crate) fn hidden(dir: &Path) -> Option<String> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     let there = dir.ancestors().find_map(|dir| dir.canonicalize().ok())?;
-    let root = mount_root(&mounts, &there)?;
-    root.contains(PRIVATE_TMP).then(|| {
+    let mount = mount_of(&mounts, &there)?;
+    mount.root.contains(PRIVATE_TMP).then(|| {
         format!(
             "{} is seen by one systemd unit only (PrivateTmp=), so locks there would exclude nobody else; set PrivateTmp=no, \
              or use a directory that all processes see, such as REDLATCH_URL=local:///run/redlatch",
@@ -140,20 +153,34 @@ pub(crate) fn hidden(dir: &Path) -> Option<String> {
     })
 }
 
-/// What part of its file system is mounted where this path lies.
-fn mount_root(mounts: &str, path: &Path) -> Option<String> {
-    let mut best: Option<(usize, String)> = None;
+/// Where a path lies.
+#[derive(Debug)]
+struct Mount {
+    /// The file system.
+    device: String,
+    /// What part of it is mounted there.
+    root: String,
+    /// The path inside of the file system.
+    inside: PathBuf,
+}
+
+fn mount_of(mounts: &str, path: &Path) -> Option<Mount> {
+    let mut best: Option<(usize, Mount)> = None;
     for line in mounts.lines() {
-        let mut fields = line.split(' ').skip(3);
-        let (Some(root), Some(point)) = (fields.next(), fields.next()) else { continue };
-        let point = PathBuf::from(unescape(point));
+        let mut fields = line.split(' ').skip(2);
+        let (Some(device), Some(root), Some(point)) = (fields.next(), fields.next(), fields.next()) else {
+            continue;
+        };
+        let (root, point) = (unescape(root), PathBuf::from(unescape(point)));
         let depth = point.components().count();
+        let Ok(below) = path.strip_prefix(&point) else { continue };
         // Of several mounts on one point the last one counts.
-        if path.starts_with(&point) && best.as_ref().is_none_or(|(deepest, _)| depth >= *deepest) {
-            best = Some((depth, unescape(root)));
+        if best.as_ref().is_none_or(|(deepest, _)| depth >= *deepest) {
+            let inside = Path::new(&root).join(below);
+            best = Some((depth, Mount { device: device.to_owned(), root, inside }));
         }
     }
-    best.map(|(_, root)| root)
+    best.map(|(_, mount)| mount)
 }
 
 /// The table writes blanks, tabs, line ends and backslashes as a backslash and three octal digits.
@@ -185,15 +212,17 @@ mod tests {
                     411 400 254:0 /var/tmp/systemd-private-5f1e-a.service-Zq/tmp /var/tmp rw - ext4 /dev/vda rw\n\
                     412 400 254:0 /srv/a\\040b /srv/a\\040b rw - ext4 /dev/vda rw\n";
         for dir in ["/tmp/redlatch-0", "/var/tmp/redlatch-0", "/run/redlatch", "/"] {
-            let root = mount_root(host, Path::new(dir)).expect("it is mounted");
+            let root = mount_of(host, Path::new(dir)).expect("it is mounted").root;
             assert!(!root.contains(PRIVATE_TMP), "{dir}: {root}");
         }
         for (dir, private) in
             [("/tmp/redlatch-0", true), ("/var/tmp/x", true), ("/run/redlatch", false), ("/srv/a b/c", false)]
         {
-            let root = mount_root(unit, Path::new(dir)).expect("it is mounted");
+            let root = mount_of(unit, Path::new(dir)).expect("it is mounted").root;
             assert_eq!(root.contains(PRIVATE_TMP), private, "{dir}: {root}");
         }
-        assert_eq!(mount_root(unit, Path::new("/srv/a b/c")).as_deref(), Some("/srv/a b"));
+        let blank = mount_of(unit, Path::new("/srv/a b/c")).expect("it is mounted");
+        assert_eq!((&*blank.device, &*blank.root), ("254:0", "/srv/a b"));
+        assert_eq!(blank.inside, Path::new("/srv/a b/c"));
     }
 }

@@ -2,12 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::{Client, Finding, Lease, Lock, LockKind, LockName, LockState, Severity, Wait, acl::Kind};
+use redlatch::{
+    Client, Finding, Lease, Lock, LockKind, LockName, LockState, Severity, Wait, acl::Kind, store::StoreUrl,
+};
+use redlatch_engine::connect::LocalPaths;
 use serde::Serialize;
 
 use super::Context;
 use crate::{
     args::DoctorArgs,
+    config::Settings,
     durations::human,
     escape,
     exit::{self, Failure},
@@ -90,7 +94,8 @@ pub(super) fn doctor(args: &DoctorArgs, context: &Context) -> Result<u8, Failure
         let mut rows: Vec<Row> = rows.drain(..).map(|(_, row)| row).collect();
         // With a prefix that no name may have the trials would only say the same again.
         if usable {
-            rows.splice(0..0, client.diagnose_under(prefix).await?.into_iter().map(Row::from));
+            let engine = place(&settings).into_iter();
+            rows.splice(0..0, client.diagnose_under(prefix).await?.into_iter().map(Row::from).chain(engine));
             if args.prefix.is_some() {
                 rows.extend(rights(client, kinds, !args.kind.is_empty(), prefix).await?);
             }
@@ -120,6 +125,25 @@ pub(super) fn doctor(args: &DoctorArgs, context: &Context) -> Result<u8, Failure
         }
         Err(Failure::config(format!("{problems} of {} checks show a problem", rows.len())))
     })
+}
+
+/// That the local engine is in a place which others of this machine do not see.
+fn place(settings: &Settings) -> Option<Row> {
+    let Ok(StoreUrl::Local { name, dir }) = StoreUrl::parse(&settings.url) else { return None };
+    let paths = match dir {
+        _ if settings.redisson.is_some() => return None,
+        Some(dir) => LocalPaths::in_dir(dir, name.as_deref()),
+        None => LocalPaths::for_name(name.as_deref()),
+    };
+    let paths = paths.ok().filter(|paths| paths.is_apart() == Some(true))?;
+    let dir = escape::bytes(paths.dir.as_os_str().as_encoded_bytes());
+    let detail = format!(
+        "the first process of this system sees another directory at {dir}: this one is in a mount namespace or a chroot of its own, and \
+         those outside of it have another engine, whose locks do not exclude ours"
+    );
+    Some(Row::new(Severity::Note, "engine", detail).remedy(
+        "mount one directory into all of them and name it as local:///directory, or use a Redis server",
+    ))
 }
 
 /// Where the keys beside names lie, and whether that is about the prefix.

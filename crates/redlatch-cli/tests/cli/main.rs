@@ -22,6 +22,7 @@ mod latch;
 mod layout;
 mod leaving;
 mod looking;
+mod namespaces;
 mod place;
 mod privileged;
 mod rate;

@@ -13,12 +13,12 @@ use std::{
 use crate::support::{Place, Running, both, eventually, finish};
 
 /// An engine of a random name in this user's real place, removed with the value.
-struct Engine {
-    name: String,
+pub(crate) struct Engine {
+    pub(crate) name: String,
 }
 
 impl Engine {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let dir = tempfile::Builder::new().prefix("test-").rand_bytes(12).tempdir().unwrap();
         Engine { name: dir.path().file_name().unwrap().to_string_lossy().into_owned() }
     }

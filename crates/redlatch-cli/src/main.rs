@@ -96,6 +96,8 @@ fn log(cli: &Cli) {
 
     let default = match (cli.global.quiet, cli.global.verbose) {
         (true, _) => "error",
+        // When an engine started and ended is what its log is read for.
+        (_, 0 | 1) if matches!(cli.verb, Verb::Engine(_)) => "warn,redlatch_engine::life=info",
         (_, 0 | 1) => "warn",
         (_, 2) => "redlatch=debug,redlatch_engine=debug,warn",
         _ => "trace",

@@ -243,7 +243,8 @@ fn start(
     deadline: Instant,
 ) -> Result<(), ConnectError> {
     let spawn_error = || because(ConnectErrorKind::Spawn, "the engine cannot be started");
-    let log = OpenOptions::new().append(true).create(true).mode(0o600).open(&paths.log_file);
+    let log = open_log(&paths.log_file);
+    let log_begins = std::fs::metadata(&paths.log_file).map_or(0, |log| log.len());
     let mut command = launcher(paths).map_err(spawn_error())?;
     let mut child = command
         .stdin(Stdio::null())
@@ -276,7 +277,7 @@ fn start(
             if others_serve(&paths.socket, deadline.min(Instant::now() + OTHERS_READY_TIME)) {
                 return Ok(());
             }
-            let (log, said) = (paths.log_file.display(), last_words(&paths.log_file));
+            let (log, said) = (paths.log_file.display(), last_words(&paths.log_file, log_begins));
             Err(ConnectError::new(
                 ConnectErrorKind::NotReady,
                 format_args!("the engine did not get ready: {error} ({status}); {log} ends with: {said}"),
@@ -288,12 +289,23 @@ fn start(
 /// How much of the end of a log is looked at, in bytes.
 const LOG_END_BYTES: u64 = 2000;
 
-/// The last line of a log. A full disk shows here and nowhere else.
-fn last_words(log: &Path) -> String {
+/// A longer log is set aside, and the one that was set aside before goes.
+const LOG_BYTES_MAX: u64 = 1 << 20;
+
+/// Opens the log for another daemon. Each one writes a few lines about its life, and what goes wrong at most once in a while.
+fn open_log(log: &Path) -> io::Result<File> {
+    if std::fs::metadata(log).is_ok_and(|log| log.len() > LOG_BYTES_MAX) {
+        std::fs::rename(log, log.with_extension("log.old"))?;
+    }
+    OpenOptions::new().append(true).create(true).mode(0o600).open(log)
+}
+
+/// The last line of a log that begins there for a daemon. A full disk shows here and nowhere else.
+fn last_words(log: &Path, begins: u64) -> String {
     let read = || {
         let mut file = File::open(log)?;
         let len = file.metadata()?.len();
-        file.seek(SeekFrom::Start(len.saturating_sub(LOG_END_BYTES)))?;
+        file.seek(SeekFrom::Start(len.saturating_sub(LOG_END_BYTES).max(begins)))?;
         let mut end = Vec::new();
         file.take(LOG_END_BYTES).read_to_end(&mut end)?;
         Ok::<_, io::Error>(end)

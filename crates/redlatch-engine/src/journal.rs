@@ -83,6 +83,8 @@ pub(crate) struct Recovered {
     pub(crate) wait_until_ms: u64,
     /// The file can be appended to as it is.
     pub(crate) is_current: bool,
+    /// The daemon that wrote the file did not come to its end.
+    pub(crate) broke_off: bool,
 }
 
 impl FileJournal {
@@ -150,6 +152,7 @@ impl FileJournal {
             wait_until_ms,
             buffer: Vec::new(),
         };
+        let broke_off = !bytes.is_empty() && !found.is_clean;
         let mut effects = found.finish();
         if run == Run::Unsure
             && let Some(known) = known
@@ -157,7 +160,7 @@ impl FileJournal {
             // If it is another one, what was held ends as if it had been taken just now.
             leases::end_by(&mut effects, journal.clock.boot_ms().saturating_add(known.lease_ms));
         }
-        Ok((journal, Recovered { effects, other_boot, wait_until_ms, is_current }))
+        Ok((journal, Recovered { effects, other_boot, wait_until_ms, is_current, broke_off }))
     }
 
     /// Puts the bounds that the changes need in front of them; true when there are any.

@@ -122,10 +122,7 @@ fn run(args: EngineRunArgs) -> Result<u8, Failure> {
             exit::BUSY,
             "the lock file of this engine was deleted, and another engine serves its socket: this one has ended",
         )),
-        Ok(reason) => {
-            tracing::info!(?reason, "the engine ended");
-            Ok(exit::OK)
-        }
+        Ok(_) => Ok(exit::OK),
         Err(error) => {
             let code = match error.kind() {
                 DaemonErrorKind::Config => exit::USAGE,

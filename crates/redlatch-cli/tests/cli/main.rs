@@ -11,6 +11,7 @@ mod daemons;
 mod dead;
 mod demo;
 mod engine_killed;
+mod engine_log;
 mod golden;
 mod guarded;
 mod habits;

@@ -72,6 +72,8 @@ const EXPIRE_PER_TICK: usize = 20_000;
 
 /// A journal that takes so long to read that a user may wonder.
 const LONG_JOURNAL_BYTES: u64 = 32 << 20;
+/// Of the lines that tell when a daemon serves, has ended, and found that the last one had not: one each, and none for what clients do.
+const LIFE: &str = "redlatch_engine::life";
 
 /// What all connections share. One thread owns it, hence no locks.
 pub(crate) struct Shared {
@@ -297,6 +299,9 @@ pub fn run(mut config: DaemonConfig) -> Result<ExitReason, DaemonError> {
     if config.compat {
         engine.set_memory_limit(config.memory_max_bytes, resident_bytes);
     }
+    if recovered.broke_off {
+        tracing::info!(target: LIFE, keys = engine.key_count(), "the last engine did not come to its end; its journal has been read");
+    }
     if found.is_some() {
         let (keys, ms) = (engine.key_count(), began.elapsed().as_millis());
         tracing::warn!(keys, ms, "the long journal has been read and rewritten");
@@ -374,6 +379,7 @@ async fn serve(shared: &Rc<Shared>, config: &mut DaemonConfig) -> Result<ExitRea
         signal(SignalKind::terminate()).map_err(system())?,
         signal(SignalKind::interrupt()).map_err(system())?,
     );
+    tracing::info!(target: LIFE, pid = std::process::id(), keys = shared.engine().key_count(), "the engine serves");
     if let Some(ready) = config.ready.take() {
         ready();
     }
@@ -411,6 +417,7 @@ async fn serve(shared: &Rc<Shared>, config: &mut DaemonConfig) -> Result<ExitRea
     }
     // While this holds the claim, the socket is its own; a moment later it may be the successor's.
     let _already_gone = std::fs::remove_file(&config.socket);
+    tracing::info!(target: LIFE, ?reason, "the engine has ended");
     Ok(reason)
 }
 

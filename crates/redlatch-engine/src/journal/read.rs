@@ -24,6 +24,8 @@ pub(super) struct Found {
     pub(super) damaged_bytes: usize,
     /// Bytes up to the end of the last record that is no part of a change without its end: what is appended must not become that end.
     pub(super) intact_len: usize,
+    /// Nothing comes behind the mark of a clean end.
+    pub(super) is_clean: bool,
     effects: Vec<Effect>,
     /// Changes whose last record has not come yet.
     parts: Vec<Effect>,
@@ -68,6 +70,7 @@ impl Found {
             // Another change begins, so the end of these never came.
             self.parts.clear();
         }
+        self.is_clean = matches!(record, Record::Clean);
         match record {
             Record::Boot(id) => self.boot_id = Some(id),
             Record::Clock(noted) => self.noted = Some(noted),

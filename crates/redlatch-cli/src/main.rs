@@ -98,7 +98,8 @@ fn log(cli: &Cli) {
         (true, _) => "error",
         // When an engine started and ended is what its log is read for.
         (_, 0 | 1) if matches!(cli.verb, Verb::Engine(_)) => "warn,redlatch_engine::life=info",
-        (_, 0 | 1) => "warn",
+        // The end of an outage is told like its beginning.
+        (_, 0 | 1) => "warn,redlatch::core::contest=info",
         (_, 2) => "redlatch=debug,redlatch_engine=debug,warn",
         _ => "trace",
     };

@@ -210,6 +210,7 @@ impl Job<'_> {
             }
         };
         let plan = Plan {
+            lease: self.lease,
             grace: self.grace,
             margin: margin(self.lease),
             kill_after: self.args.hold.kill_after.unwrap_or(self.grace),

@@ -307,7 +307,10 @@ async fn tell(request: Request<'_>, started: Instant) -> std::convert::Infallibl
     loop {
         watch.next().await;
         // The wait itself reports what is wrong with the server; this line is a courtesy.
-        let Some(state) = in_the_way(request).await else { continue };
+        let Some(state) = in_the_way(request).await else {
+            watch.knows_nothing();
+            continue;
+        };
         // Read holds last a little less at each look; who holds them is what matters.
         let holders = format!("{:?}", (&state.name, holders(&state)));
         watch.tell(&line(&state), holders);
@@ -345,6 +348,12 @@ impl Watch {
     /// Returns when it is time for another look.
     pub(crate) async fn next(&mut self) {
         _ = self.ticks.tick().await;
+    }
+
+    /// The last look had no answer. The next one is soon, and is told of whatever it shows.
+    pub(crate) fn knows_nothing(&mut self) {
+        self.told = None;
+        self.ticks.reset_after(LIVE_INTERVAL);
     }
 
     /// Tells how things are; `what` says whether that has changed.

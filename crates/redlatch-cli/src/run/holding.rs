@@ -10,7 +10,7 @@ use std::{
 use redlatch::{Guard, LockName, LossReason, LostMember, MultiGuard, PermitGuard, PermitSemaphore, Unlocked};
 use tokio::task::JoinSet;
 
-use crate::escape;
+use crate::escape::{self, quoted};
 
 /// One part of what is held, with a guard of its own.
 #[derive(Debug)]
@@ -222,6 +222,11 @@ impl Part {
 }
 
 impl Name {
+    /// The name, and the owner that holds it.
+    pub(crate) fn as_owner(&self) -> String {
+        format!("{} of {}", quoted(&self.name), self.owner)
+    }
+
     fn of(guard: &Guard) -> Self {
         Name { name: guard.name().clone(), owner: guard.owner().to_text(), token: guard.token() }
     }

@@ -15,7 +15,7 @@ use crate::{
     child::{Child, Ended, Event, Group, Left},
     durations::human,
     exit,
-    run::holding::{Holding, Loss},
+    run::holding::{Holding, Loss, Name},
     signals::{Received, Signals},
     talk::{self, Talk},
 };
@@ -34,6 +34,8 @@ const NAMED_MAX: usize = 3;
 /// The rules for one run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
+    /// How long a renewal lasts.
+    pub(crate) lease: Duration,
     /// Between TERM and KILL when the lock is lost.
     pub(crate) grace: Duration,
     /// Between KILL and the end of the lease.
@@ -88,6 +90,7 @@ pub(crate) async fn supervise(
             let known = timeout(REASON_TIMEOUT, &mut loss).await;
             watch.loss = Some(known.unwrap_or_else(|_| LossReason::Expired.into()));
         }
+        watch.renewals(holding, remaining);
         let now = Instant::now();
         let next = watch.step(child, remaining, now);
         let next = watch.suspension.next_look(now).map_or(next, |look| look.min(next));
@@ -203,6 +206,8 @@ struct Watch {
     told_of_loss: bool,
     gives_up: bool,
     warned: bool,
+    /// Whether the lease was last seen with less left than renewals leave of it.
+    is_late: bool,
     ended: Option<(Ended, Instant)>,
     leftovers_told: bool,
 }
@@ -221,8 +226,28 @@ impl Watch {
             told_of_loss: false,
             gives_up: false,
             warned: false,
+            is_late: false,
             ended: None,
             leftovers_told: false,
+        }
+    }
+
+    /// Says that renewals go on after one that came late, once for all that failed meanwhile.
+    fn renewals(&mut self, holding: &Holding, remaining: Duration) {
+        if self.loss.is_some() {
+            return;
+        }
+        // They come when two thirds are left, and a server that is a little slow is no news.
+        let is_late = remaining < self.plan.lease * 17 / 30;
+        if std::mem::replace(&mut self.is_late, is_late) == is_late {
+            return;
+        }
+        let names: Vec<String> = holding.names().iter().map(Name::as_owner).collect();
+        let names = names.join(", ");
+        if is_late {
+            self.talk.detail(format_args!("{names}: the renewal is late, and {} are left", human(remaining)));
+        } else {
+            self.talk.say(format_args!("{names}: renewed again, and held as before"));
         }
     }
 

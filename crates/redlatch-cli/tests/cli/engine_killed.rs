@@ -11,7 +11,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::support::{Place, Running, both, eventually};
+use crate::support::{Over, Place, Running, both, eventually};
 
 const RUNS: usize = 40;
 
@@ -70,15 +70,6 @@ fn kill_engines(place: &Place, over: &AtomicBool) -> usize {
     kills
 }
 
-/// Tells the one who kills to stop, also when the test fails.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 #[test]
 fn runs_that_start_at_once_while_the_engine_is_killed_over_and_over_exclude_each_other_and_end() {
     let place = Place::local();
@@ -92,7 +83,7 @@ fn runs_that_start_at_once_while_the_engine_is_killed_over_and_over_exclude_each
     };
     let (kills, outputs) = thread::scope(|scope| {
         let killer = scope.spawn(|| kill_engines(&place, &over));
-        let ends = Ends(&over);
+        let ends = Over(&over);
         let running: Vec<Running> = ids.iter().map(run).collect();
         let outputs: Vec<_> = running.into_iter().map(Running::finish).collect();
         drop(ends);

@@ -24,6 +24,7 @@ mod layout;
 mod leaving;
 mod looking;
 mod namespaces;
+mod outages;
 mod place;
 mod privileged;
 mod rate;

@@ -7,6 +7,7 @@ use std::{
     os::fd::AsFd,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -279,6 +280,15 @@ impl Drop for Running {
             _ = child.kill();
             _ = child.wait();
         }
+    }
+}
+
+/// Tells a thread of the test that it is over, also when the test fails.
+pub(crate) struct Over<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

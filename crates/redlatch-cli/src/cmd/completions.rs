@@ -56,7 +56,10 @@ fn zsh(script: &str) -> String {
         let context = line.starts_with("'--context=").then_some("_redlatch_contexts");
         let name = named.iter().any(|start| line.starts_with(start)).then_some("_redlatch_names");
         match context.or(name) {
-            Some(function) => line.replace(":_default'", &format!(":{function}'")) + "\n",
+            // With two colons a name would be the end of the options.
+            Some(function) => {
+                line.replacen("'*::", "'*:", 1).replace(":_default'", &format!(":{function}'")) + "\n"
+            }
             None => format!("{line}\n"),
         }
     });

@@ -5,6 +5,7 @@ mod apart;
 mod asked_to_end;
 mod before;
 mod beside;
+mod completing;
 mod completions;
 mod config;
 mod daemons;

@@ -39,3 +39,4 @@ mod tidied;
 mod told;
 mod trouble;
 mod verbs;
+mod waiting;

@@ -182,12 +182,14 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut stop = Command::new(env!("CARGO_BIN_EXE_redlatch"));
-        stop.args(["engine", "stop", "--force"]).stderr(Stdio::null()).stdout(Stdio::null());
-        self.surround(&mut stop);
-        stop.env_remove("REDLATCH_URL");
-        // An engine that was never started is no failure.
-        _ = stop.status();
+        let files = fs::read_dir(self.path("run")).into_iter().flatten().flatten().map(|file| file.path());
+        // An engine that was never started is no failure, and neither is one of another user's.
+        for claim in files.filter(|file| file.extension().is_some_and(|kind| kind == "engine")) {
+            let mut stop = Command::new(env!("CARGO_BIN_EXE_redlatch"));
+            stop.args(["engine", "stop", "--force", "--name"]).arg(claim.file_stem().unwrap());
+            self.surround(&mut stop);
+            _ = stop.env_remove("REDLATCH_URL").stderr(Stdio::null()).stdout(Stdio::null()).status();
+        }
     }
 }
 

@@ -1,11 +1,15 @@
 //! What the holder of a lock that was forced free is told, and the next hold of its owner is not.
 
-use std::future::IntoFuture;
+use std::{future::IntoFuture, time::Instant};
 
 use redlatch::{Client, Force, Guard, Hold, LossReason, MultiLock, Owner, Unlocked};
 use redlatch_testkit::server::RedisServer;
 
-use crate::fixture::{ms, soon};
+use crate::{
+    fixture::{awake, ms, soon},
+    kinds::{AnyLock, Face},
+    watched::until_watched,
+};
 
 const KINDS: [&str; 4] = ["plain", "fair", "write", "read"];
 
@@ -143,4 +147,72 @@ async fn a_hold_that_was_forced_free_unseen_is_not_passed_on() {
     assert!(tokio::time::timeout(ms(300), &mut waiter).await.is_err() && taken.is_valid(), "two hold it");
     taken.unlock().await.unwrap();
     drop(soon("the lock", waiter).await.unwrap());
+}
+
+/// Who ends a hold from outside, at a server of its own.
+#[derive(Debug, Clone, Copy)]
+enum By {
+    Library,
+    /// Redisson notes nothing, and its spin lock tells nobody.
+    Java,
+}
+
+impl By {
+    async fn frees(self, rig: &Rig, face: Face) {
+        let Rig { server, other, .. } = rig;
+        if let By::Library = self {
+            assert!(AnyLock::new(face, other, "x").force_unlock().await.unwrap());
+            return;
+        }
+        assert_eq!(server.cmd(&["DEL", "x"]).unwrap(), redis::Value::Int(1));
+        match face {
+            Face::Spin => {}
+            Face::Write => _ = server.cmd(&["PUBLISH", "redisson_rwlock:{x}", "0"]).unwrap(),
+            _ => _ = server.cmd(&["PUBLISH", "redisson_lock__channel:{x}", "0"]).unwrap(),
+        }
+    }
+}
+
+/// R13: the tasks of its own client do not ask while one of them holds it, and the holder's first renewal comes after a third of the lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_was_forced_free_goes_to_the_next_task_of_its_client_long_before_a_renewal() {
+    // That of the default lease.
+    const RENEWAL: std::time::Duration = ms(10_000);
+    let until_queued = async |rig: &Rig| {
+        while rig.client.stats().in_line == 0 {
+            tokio::time::sleep(ms(5)).await;
+        }
+    };
+    for face in [Face::Plain, Face::Write, Face::Spin, Face::Fenced] {
+        for (by, at_once) in [(By::Library, true), (By::Library, false), (By::Java, true), (By::Java, false)]
+        {
+            let (rig, case) = (rig().await, format!("{face:?} by {by:?}, at once: {at_once}"));
+            let lock = AnyLock::new(face, &rig.client, "x");
+            let began = Instant::now();
+            let first = lock.lock().await.unwrap();
+            let waits = lock.clone();
+            let waiter = tokio::spawn(async move { waits.lock().await.unwrap() });
+            soon("a task in line", until_queued(&rig)).await;
+            if !at_once {
+                until_watched(&[&rig.server], 1).await;
+            }
+            by.frees(&rig, face).await;
+            let second = soon("the turn of the task in line", waiter).await.unwrap();
+            assert!(awake(began) < RENEWAL, "{case}: after {:?}", awake(began));
+            assert!(second.is_valid() && !first.is_valid(), "{case}");
+            let began = Instant::now();
+            by.frees(&rig, face).await;
+            let third = soon("a free lock", async {
+                loop {
+                    if let Some(guard) = lock.try_lock().await.unwrap() {
+                        return guard;
+                    }
+                    tokio::time::sleep(ms(20)).await;
+                }
+            });
+            let third = third.await;
+            assert!(awake(began) < RENEWAL, "{case}: after {:?}", awake(began));
+            assert!(third.is_valid() && !second.is_valid(), "{case}");
+        }
+    }
 }

@@ -227,6 +227,7 @@ contracts! {
         what_is_being_released_is_not_adopted,
         a_hold_that_was_extended_is_not_passed_on_for_longer_than_asked,
         an_owner_that_has_a_guard_here_is_not_adopted,
+        a_lock_that_was_forced_free_is_not_kept_from_its_own_process,
     }
     looking::{
         state_shows_holder_and_ttl,

@@ -12,6 +12,7 @@ mod exit;
 mod hint;
 mod output;
 mod own_program;
+mod recovery;
 mod run;
 mod signals;
 mod store;

@@ -16,6 +16,7 @@ use crate::{
     escape,
     exit::{self, Failure},
     output::{self, Record},
+    recovery::Recovery,
     store,
 };
 
@@ -92,6 +93,10 @@ pub(super) fn doctor(args: &DoctorArgs, context: &Context) -> Result<u8, Failure
         let mut rows = layout(client, args, kinds);
         let usable = rows.iter().all(|(is_prefix, row)| !is_prefix || row.result != PROBLEM);
         let mut rows: Vec<Row> = rows.drain(..).map(|(_, row)| row).collect();
+        if let Some(recovery) = Recovery::behind(&settings) {
+            let row = Row::new(Severity::Problem, "journal", recovery.to_string());
+            rows.push(row.remedy("`redlatch engine logs` says what was lost"));
+        }
         // With a prefix that no name may have the trials would only say the same again.
         if usable {
             let engine = place(&settings).into_iter();

@@ -35,6 +35,7 @@ use crate::{
     exit::{self, Failure},
     output::{self, Record},
     own_program,
+    recovery::Recovery,
 };
 
 /// How long an engine may take to start or to stop.
@@ -231,6 +232,8 @@ struct Status {
     /// More than the status names when there are many.
     locks: Option<i64>,
     scripts_run: Option<i64>,
+    /// For how long nothing is granted, because of a damaged journal.
+    recovering_ms: Option<u64>,
 }
 
 impl Record for Status {
@@ -278,12 +281,10 @@ fn status(paths: &Paths, output: Output, context: &Context) -> Result<u8, Failur
         keys: answer.number("keys"),
         locks: answer.number("lock_count"),
         scripts_run: answer.number("scripts_run"),
+        recovering_ms: Recovery::of(&answer).map(|recovery| recovery.left_ms),
     };
-    if let Some(left_ms) = answer.number("recovering_ms").filter(|left_ms| *left_ms > 0) {
-        let left = human(Duration::from_millis(left_ms.unsigned_abs()));
-        context.talk.say(format_args!(
-            "its journal was damaged, and what is missing may be a hold: nothing is granted for {left} more"
-        ));
+    if let Some(recovery) = Recovery::of(&answer) {
+        context.talk.say(recovery);
     }
     output::one(output::format(output, &context.settings()?), &status)?;
     Ok(exit::OK)

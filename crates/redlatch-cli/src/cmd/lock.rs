@@ -11,6 +11,7 @@ use crate::{
     durations, escape,
     exit::{self, Failure},
     output::{self, Record},
+    recovery,
     run::{
         acquire::{self, Acquired, Patience, Request, quoted},
         holding::Holding,
@@ -50,6 +51,7 @@ pub(super) fn lock(args: LockArgs, context: &Context) -> Result<u8, Failure> {
     let settings = context.settings()?;
     let patience = Patience::from(args.wait);
     let format = output::format(args.output, &settings);
+    let engine = recovery::socket(&settings);
     let connecting = store::Patience { wait: args.wait.wait, talk: &context.talk };
     store::with_patient_client(&settings, connecting, async |client| {
         // Until here a signal ends the process, and nothing is lost by it.
@@ -65,6 +67,7 @@ pub(super) fn lock(args: LockArgs, context: &Context) -> Result<u8, Failure> {
             patience,
             reenter: Reenter::Never,
             talk: context.talk,
+            engine: engine.as_deref(),
         };
         let holding = match acquire::acquire(request, &mut signals).await? {
             Acquired::Held(holding) => holding,

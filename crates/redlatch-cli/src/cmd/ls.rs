@@ -14,6 +14,7 @@ use crate::{
     durations::{self, human},
     exit::{self, Failure},
     output::{self, Record},
+    recovery::Recovery,
     run::workers::{self, Worker},
     store,
 };
@@ -304,6 +305,9 @@ impl Record for Detail {
 pub(super) fn ls(args: &LsArgs, context: &Context) -> Result<u8, Failure> {
     let settings = context.settings()?;
     let limit = usize::try_from(args.limit).unwrap_or(usize::MAX);
+    if let Some(recovery) = Recovery::behind(&settings) {
+        context.talk.say(recovery);
+    }
     // None means the usual ones.
     let kinds = if args.all { &LockKind::LISTED[..] } else { &args.kind };
     store::with_client(&settings, async |client| {

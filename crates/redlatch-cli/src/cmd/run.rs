@@ -19,7 +19,7 @@ use crate::{
     durations::human,
     escape,
     exit::{self, Failure},
-    hint,
+    hint, recovery,
     run::{
         acquire::{self, Acquired, Patience, Request, quoted},
         environment::{self, Told},
@@ -132,6 +132,7 @@ impl Job<'_> {
         let started = Instant::now();
         let names = self.names.clone();
         let patience = Patience::from(self.args.wait);
+        let engine = recovery::socket(&self.settings);
         let request = Request {
             client,
             names: &names,
@@ -142,6 +143,7 @@ impl Job<'_> {
             patience,
             reenter: self.args.hold.reenter,
             talk: self.talk,
+            engine: engine.as_deref(),
         };
         let acquired = acquire::acquire(request, signals).await?;
         report.waited(started.elapsed());

@@ -9,12 +9,17 @@ use super::{
 use crate::{
     args::ShowArgs,
     exit::{self, Failure},
-    output, store,
+    output,
+    recovery::Recovery,
+    store,
 };
 
 pub(super) fn show(args: ShowArgs, context: &Context) -> Result<u8, Failure> {
     let name = lock_name(args.name)?;
     let settings = context.settings()?;
+    if let Some(recovery) = Recovery::behind(&settings) {
+        context.talk.say(recovery);
+    }
     store::with_client(&settings, async |client| {
         let state = client.inspect(&name).await?;
         let mut row = LockRow::from(&state);

@@ -2,6 +2,7 @@
 
 use std::{
     future::pending,
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -22,6 +23,7 @@ use crate::{
     durations::{self, Wait},
     escape,
     exit::{self, Failure},
+    recovery::Recovery,
     signals::Signals,
     talk::Talk,
 };
@@ -92,6 +94,8 @@ pub(crate) struct Request<'a> {
     pub(crate) patience: Patience,
     pub(crate) reenter: Reenter,
     pub(crate) talk: Talk,
+    /// The socket of the local engine, where there is one.
+    pub(crate) engine: Option<&'a Path>,
 }
 
 /// Takes the lock, or says why not.
@@ -313,8 +317,19 @@ async fn tell(request: Request<'_>, started: Instant) -> std::convert::Infallibl
         };
         // Read holds last a little less at each look; who holds them is what matters.
         let holders = format!("{:?}", (&state.name, holders(&state)));
-        watch.tell(&line(&state), holders);
+        let line = match recovery(request, &state).await {
+            Some(recovery) => format!("{} — {recovery}", quoted(&state.name)),
+            None => line(&state),
+        };
+        watch.tell(&line, holders);
     }
+}
+
+/// Why the engine does not grant what nobody is seen to have.
+async fn recovery(request: Request<'_>, state: &LockState) -> Option<Recovery> {
+    let socket = request.engine.filter(|_| holders(state).is_empty())?.to_owned();
+    // Not in the way of signals, if it does not answer.
+    tokio::task::spawn_blocking(move || Recovery::at(&socket)).await.ok()?
 }
 
 /// When to tell of a wait: a line that is updated where a user watches; otherwise a line at once, another one every minute, and

@@ -18,6 +18,7 @@ mod guarded;
 mod habits;
 mod hold;
 mod interrupted;
+mod journal;
 mod kinds;
 mod kinds_detached;
 mod latch;

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -66,19 +67,37 @@ impl TlsFiles {
     ///
     /// As [`create`](Self::create).
     pub fn with_expired_server(&self, dir: &Path) -> Result<Self> {
+        self.with_server_between(dir, "expired", "20200101000000Z", "20200102000000Z")
+    }
+
+    /// The same with a certificate of the server that expires so long from now, to the second.
+    ///
+    /// # Errors
+    ///
+    /// As [`create`](Self::create).
+    pub fn with_server_that_expires_in(&self, dir: &Path, time: Duration) -> Result<Self> {
+        let when = format!("+{} seconds", time.as_secs());
+        let output = Command::new("date").args(["--utc", "--date", &when, "+%Y%m%d%H%M%SZ"]).output();
+        let output = output.map_err(|e| Error::io("no `date` command", e))?;
+        let end = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        self.with_server_between(dir, &format!("until-{end}"), "20200101000000Z", &end)
+    }
+
+    fn with_server_between(&self, dir: &Path, name: &str, start: &str, end: &str) -> Result<Self> {
         let io = |e| Error::io("cannot write the authority's configuration", e);
         let text = "[ca]\ndefault_ca=here\n[here]\ndatabase=index.txt\nserial=serial.txt\nnew_certs_dir=.\n\
                     default_md=sha256\npolicy=any\n[any]\ncommonName=supplied\n";
         fs::write(dir.join("ca.cnf"), text).map_err(io)?;
         fs::write(dir.join("index.txt"), "").map_err(io)?;
         fs::write(dir.join("serial.txt"), "1000\n").map_err(io)?;
+        let cert = format!("{name}.pem");
         let sign = [
             ["ca", "-batch", "-notext", "-config", "ca.cnf"].as_slice(),
-            &["-cert", "ca.pem", "-keyfile", "ca.key", "-in", "server.csr", "-out", "expired.pem"],
-            &["-extfile", "server.ext", "-startdate", "20200101000000Z", "-enddate", "20200102000000Z"],
+            &["-cert", "ca.pem", "-keyfile", "ca.key", "-in", "server.csr", "-out", &cert],
+            &["-extfile", "server.ext", "-startdate", start, "-enddate", end],
         ];
         openssl(dir, &sign.concat())?;
-        Ok(Self { server_cert: dir.join("expired.pem"), ..self.clone() })
+        Ok(Self { server_cert: dir.join(cert), ..self.clone() })
     }
 }
 

@@ -1,11 +1,14 @@
 //! Encryption that does not come about: each cause has its kind, its remedy, and its time.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use redlatch::{Client, ClientBuilder, Error, ErrorKind, TlsOptions};
+use redlatch::{Client, ClientBuilder, Error, ErrorKind, TlsOptions, Unlocked};
 use redlatch_testkit::server::{RedisServer, TlsFiles};
 
-use crate::fixture::ms;
+use crate::{
+    address_map::listened_to,
+    fixture::{ms, soon},
+};
 
 struct Bed {
     dir: tempfile::TempDir,
@@ -148,4 +151,84 @@ async fn one_sided_encryption_is_recognised() {
     let error = refused(builder(&encrypted, "redis", TlsOptions::default())).await;
     assert!(matches!(error.kind(), ErrorKind::Tls | ErrorKind::Unreachable), "{error}");
     assert!(error.to_string().contains("use rediss://"), "{error}");
+}
+
+/// A server whose certificate expires in a moment, and a client that came before: on a slow machine the moment is longer.
+async fn before_it_expires(bed: &Bed) -> (RedisServer, Client) {
+    let tls = || bed.options();
+    for seconds in [4, 8, 16, 32, 64] {
+        let files =
+            bed.files.with_server_that_expires_in(bed.dir.path(), Duration::from_secs(seconds)).unwrap();
+        let server = RedisServer::builder().tls(&files).start().unwrap();
+        let patient =
+            builder(&server, "rediss", tls()).outage_tolerance(Duration::from_secs(60)).client_name("living");
+        let Ok(client) = patient.watchdog_lease(Duration::from_secs(120)).connect().await else { continue };
+        // Every connection that it will need: this task's, the background's, and that of subscriptions.
+        let (lock, other) = (client.lock("waited for"), builder(&server, "rediss", tls()).connect().await);
+        let Ok(other) = other else { continue };
+        let guard = other.lock("waited for").lock().await.unwrap();
+        let waiter = tokio::spawn(async move { lock.lock().await.unwrap() });
+        listened_to(&server).await;
+        guard.unlock().await.unwrap();
+        soon("its turn", waiter).await.unwrap().unlock().await.unwrap();
+        other.shutdown(ms(10_000)).await;
+        if builder(&server, "rediss", tls()).connect().await.is_ok() {
+            return (server, client);
+        }
+    }
+    panic!("a minute was not enough to connect");
+}
+
+/// Connections that are there stay, and a living client is refused a new one as any other is.
+#[tokio::test]
+async fn a_certificate_that_expires_while_a_client_lives_is_named_by_its_next_connection_and_renewed() {
+    let bed = Bed::new();
+    let (server, client) = before_it_expires(&bed).await;
+    let lock = client.lock("held");
+    let held = lock.lock().await.unwrap();
+    let error = soon("its end", async {
+        loop {
+            match builder(&server, "rediss", bed.options()).connect().await {
+                Ok(_) => tokio::time::sleep(ms(100)).await,
+                Err(error) => return error,
+            }
+        }
+    });
+    let named = |error: &Error| {
+        assert_eq!(error.kind(), ErrorKind::Tls, "{error}");
+        assert!(error.to_string().contains("has expired") && error.to_string().contains("renew"), "{error}");
+    };
+    named(&error.await);
+
+    let connections = || -> Vec<u64> {
+        let all = server.clients().unwrap();
+        all.iter().filter(|client| client.name.starts_with("living")).map(|client| client.id).collect()
+    };
+    let before = connections();
+    assert!(!before.is_empty());
+    works_on(&client).await;
+    assert!(held.extend(Duration::from_secs(120)).await.is_ok() && held.is_valid());
+    assert_eq!(connections(), before, "by the connections that were there");
+
+    for kind in ["normal", "pubsub"] {
+        server.cmd(&["CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes"]).unwrap();
+    }
+    named(&client.lock("other").try_lock().await.map(drop).unwrap_err());
+    assert!(held.is_valid(), "for as long as its lease lasts");
+    let renewed = bed.files.with_server_that_expires_in(bed.dir.path(), Duration::from_secs(86_400)).unwrap();
+    server.cmd(&["CONFIG", "SET", "tls-cert-file", renewed.server_cert.to_str().unwrap()]).unwrap();
+    soon("a connection", async {
+        while let Err(error) = client.lock("other").try_lock().await {
+            named(&error);
+            tokio::time::sleep(ms(20)).await;
+        }
+    })
+    .await;
+    works_on(&client).await;
+    assert_eq!(held.unlock().await.unwrap(), Unlocked::Released);
+    works(builder(&server, "rediss", bed.options())).await;
+}
+
+async fn works_on(client: &Client) {
+    client.lock("encrypted").lock().await.unwrap().unlock().await.unwrap();
 }

@@ -15,6 +15,7 @@ use std::{
 use rustls::{
     DigitallySignedStruct, RootCertStore, SignatureScheme,
     client::{
+        Resumption,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
         verify_server_cert_signed_by_trust_anchor,
     },
@@ -161,7 +162,7 @@ fn connector(options: &TlsOptions) -> Result<TlsConnector, Error> {
             builder.with_root_certificates(roots)
         }
     };
-    let config = match (&options.cert_file, &options.key_file) {
+    let mut config = match (&options.cert_file, &options.key_file) {
         (Some(cert), Some(key)) => {
             let chain = certificates("client certificate", cert)?;
             let key = PrivateKeyDer::from_pem_slice(&pem("client key", key)?)
@@ -171,6 +172,8 @@ fn connector(options: &TlsOptions) -> Result<TlsConnector, Error> {
         (None, None) => builder.with_no_client_auth(),
         _ => return Err(bad("client certificate", &"certificate and key must be given together")),
     };
+    // A session that goes on shows no certificate, so one that has expired would be trusted for as long as the client lives.
+    config.resumption = Resumption::disabled();
     Ok(TlsConnector::from(Arc::new(config)))
 }
 

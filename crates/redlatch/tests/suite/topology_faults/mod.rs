@@ -8,6 +8,7 @@ mod moving;
 mod passed_on;
 mod promoted;
 mod pubsub;
+mod reset;
 
 use std::{
     collections::BTreeSet,

@@ -43,6 +43,7 @@ mod clients;
 mod counts;
 mod given_up;
 mod late;
+mod late_releases;
 mod on_the_way;
 mod reads_before;
 mod repeats;

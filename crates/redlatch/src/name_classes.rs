@@ -83,7 +83,7 @@ impl Classes {
 }
 
 fn is_separator(c: char) -> bool {
-    c.is_whitespace() || ":/.-_#|@,={}".contains(c)
+    " :/.-_#|@,={}".contains(c)
 }
 
 /// The UUID with which a text begins.

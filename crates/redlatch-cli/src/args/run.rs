@@ -166,6 +166,9 @@ pub(crate) struct ChildArgs {
     /// Write one JSON line about the outcome to this file. Run empties the file first, and follows a symbolic link.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) report: Option<PathBuf>,
+    /// Write metrics about the outcome to this file at the end, in the text format of Prometheus' node exporter. Run replaces the file as a whole.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) metrics: Option<PathBuf>,
 }
 
 /// The default of `--grace`.

@@ -25,6 +25,7 @@ use crate::{
         environment::{self, Told},
         holding::{Ended as Left, Holding, Name},
         kept::Kept,
+        metrics::MetricsFile,
         report::{Outcome, Report, ReportFile},
         supervise::{self, Plan, Stopped},
     },
@@ -61,6 +62,7 @@ pub(super) fn run(mut args: RunArgs, context: &Context) -> Result<u8, Failure> {
         None => command,
     };
     let file = ReportFile::open(args.child.report.as_deref())?;
+    let metrics = MetricsFile::open(args.child.metrics.as_deref())?;
     // Now, because what comes before may block and ends by any signal; and not later, because a signal that comes while we
     // connect must not leave a command or a lock behind.
     let mut signals =
@@ -80,6 +82,7 @@ pub(super) fn run(mut args: RunArgs, context: &Context) -> Result<u8, Failure> {
     // The lock has been given back, and nobody may read what follows. From now on a signal ends the process.
     drop(signals);
     file.write(&report);
+    metrics.write(&report, SystemTime::now());
     if let Some(kept) = kept.filter(|_| code != exit::OK) {
         // The mail that cron sends would be empty, which means that all went well.
         if !kept.print() && report.is_completed() {

@@ -44,6 +44,23 @@ pub(crate) enum Outcome {
     Failed,
 }
 
+impl Outcome {
+    /// The word for it, as in the report.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Outcome::Completed => "completed",
+            Outcome::NotStarted => "not-started",
+            Outcome::Busy => "busy",
+            Outcome::Skipped => "skipped",
+            Outcome::Lost => "lost",
+            Outcome::MaxHold => "max-hold",
+            Outcome::LeftRunning => "left-running",
+            Outcome::Interrupted => "interrupted",
+            Outcome::Failed => "failed",
+        }
+    }
+}
+
 /// How the command ended.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -66,21 +83,21 @@ pub(crate) struct Report {
     schema: u32,
     /// The name, if there is one.
     name: Option<String>,
-    names: Vec<String>,
-    kind: &'static str,
-    outcome: Outcome,
-    exit_code: u8,
+    pub(super) names: Vec<String>,
+    pub(super) kind: &'static str,
+    pub(super) outcome: Outcome,
+    pub(super) exit_code: u8,
     child: Option<ChildStatus>,
     owner: Option<String>,
     token: Option<u64>,
     /// How each name is held; `owner` and `token` are those of the only one.
     holds: Vec<HoldReport>,
     acquired_at: Option<String>,
-    waited_ms: u64,
-    held_ms: Option<u64>,
-    released: Option<bool>,
+    pub(super) waited_ms: u64,
+    pub(super) held_ms: Option<u64>,
+    pub(super) released: Option<bool>,
     /// Who of the command was to be ended and could not be.
-    left_running: Vec<Left>,
+    pub(super) left_running: Vec<Left>,
     why: Option<String>,
     error: Option<String>,
 }

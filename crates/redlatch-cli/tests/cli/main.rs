@@ -31,6 +31,7 @@ mod place;
 mod privileged;
 mod rate;
 mod run;
+mod run_metrics;
 mod sem;
 mod signals;
 mod support;

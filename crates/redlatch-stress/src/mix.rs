@@ -34,6 +34,8 @@ pub(crate) enum Mix {
     Slots,
     /// Masters that change on purpose.
     Failovers,
+    /// Masters that change or are killed, while owners enter again, turn into readers, are used again, leave their holds to others and pass them on.
+    Heritage,
     /// Owners that other processes are given while requests are on their way. Only simulated processes see each other's.
     Handed,
     /// Owners with write holds and read holds of one lock, which come, turn and go at once; simulated processes enter under them, too.
@@ -127,7 +129,7 @@ impl Mix {
     pub(crate) fn least_s(self) -> u64 {
         match self {
             Mix::Stale => 14,
-            Mix::Superseded | Mix::ReusedAddress | Mix::Failovers => 9,
+            Mix::Superseded | Mix::ReusedAddress | Mix::Failovers | Mix::Heritage => 9,
             Mix::Passes | Mix::Slow => 8,
             _ => 1,
         }
@@ -374,6 +376,35 @@ impl Mix {
                 threads: 0,
                 rests: true,
                 ..base
+            },
+            Mix::Heritage => Numbers {
+                // No permits and no sets: nobody asks replicas to confirm them here.
+                deeds: vec![
+                    (3, Deed::Long),
+                    (5, Deed::Hold(Kind::Plain)),
+                    (3, Deed::Hold(Kind::Fair)),
+                    (2, Deed::Hold(Kind::Fenced)),
+                    (2, Deed::Hold(Kind::Spin)),
+                    (1, Deed::Hold(Kind::NonReentrant)),
+                    (3, Deed::Hold(Kind::Write)),
+                    (4, Deed::Hold(Kind::Read)),
+                    (5, Deed::Downgrade),
+                    (4, Deed::Twice),
+                    (4, Deed::Again),
+                    (3, Deed::Cycle),
+                    (2, Deed::Adopt),
+                    (2, Deed::Leave),
+                    (3, Deed::TakeUp),
+                ],
+                names: 2,
+                reuse: 40,
+                cut: 12,
+                threads: 0,
+                // Far longer than a failover takes, because renewals are not confirmed.
+                lease_ms: 8_000,
+                hold_ms: (0, 120),
+                acknowledged: true,
+                ..long
             },
             Mix::Failovers => Numbers {
                 deeds: vec![

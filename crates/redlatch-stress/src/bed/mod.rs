@@ -85,7 +85,7 @@ pub(crate) fn start(
         Store::Single => Box::new(single::Single::start(mix, numbers, processes)?),
         Store::Local => Box::new(local::Local::start()?),
         Store::Memory => Box::new(memory::Memory),
-        Store::Sentinel => Box::new(sentinel::Sentinel::start()?),
+        Store::Sentinel => Box::new(sentinel::Sentinel::start(mix)?),
         Store::FakeSentinel => Box::new(fake_sentinel::FakeSentinel::start(mix, processes)?),
         Store::Cluster => Box::new(cluster::Cluster::start(mix)?),
         Store::Quorum => Box::new(quorum::Quorum::start()?),

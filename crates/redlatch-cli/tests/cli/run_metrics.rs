@@ -17,8 +17,8 @@ fn value(text: &str, series: &str) -> f64 {
 fn a_run_leaves_metrics_of_how_it_went() {
     let place = Place::local();
     let run = |arguments: &[&str]| {
-        let code = place
-            .code([&["run", "backup-2026-11-29", "--metrics", "redlatch.prom"][..], arguments].concat());
+        let code =
+            place.code([&["run", "backup-2026-11-29", "--metrics", "redlatch.prom"][..], arguments].concat());
         let text = place.read("redlatch.prom");
         assert_eq!(value(&text, "redlatch_run_exit_code{lock=\"backup-*\",kind=\"lock\"}"), f64::from(code));
         text

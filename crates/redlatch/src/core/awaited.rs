@@ -62,7 +62,7 @@ impl Drop for Awaiting {
         if let Some(core) = self.core.upgrade()
             && !core.is_forked()
         {
-            core.awaited.remove(&self.key, &self.notify);
+            core.awaited.remove(&self.key, &self.notify, self.waits_for);
         }
     }
 }
@@ -81,10 +81,13 @@ impl AwaitedNames {
         is_first.then(|| name.look_now.clone())
     }
 
-    fn remove(&self, key: &[u8], notify: &Arc<Notify>) {
+    fn remove(&self, key: &[u8], notify: &Arc<Notify>, waits_for: WaitsFor) {
         let mut names = self.lock();
         let Some(name) = names.get_mut(key) else { return };
-        if let Some(at) = name.waiters.iter().position(|(waiter, _)| Arc::ptr_eq(waiter, notify)) {
+        // A waiter that comes to wait for something else is here twice for a moment.
+        let is_it =
+            |(waiter, change): &(Arc<Notify>, WaitsFor)| Arc::ptr_eq(waiter, notify) && *change == waits_for;
+        if let Some(at) = name.waiters.iter().position(is_it) {
             name.waiters.swap_remove(at);
         }
         if name.waiters.is_empty() {
@@ -103,6 +106,12 @@ impl AwaitedNames {
     pub(super) fn key_changed(&self, key: &[u8]) {
         let look_now = self.lock().get(key).map(|name| name.look_now.clone());
         look_now.inspect(|look_now| look_now.notify_one());
+    }
+
+    /// The connection that told of changes has ended, or another server has taken over: each key is looked at, and watched anew by that.
+    pub(super) fn look_at_all(&self) {
+        let look_now: Vec<_> = self.lock().values().map(|name| name.look_now.clone()).collect();
+        look_now.iter().for_each(|look_now| look_now.notify_one());
     }
 
     /// All keys are gone.
@@ -198,15 +207,29 @@ mod tests {
     }
 
     #[test]
+    fn a_waiter_that_becomes_the_first_of_its_queue_is_woken_as_the_first() {
+        let names = AwaitedNames::default();
+        let key: Arc<[u8]> = Arc::from(&b"x"[..]);
+        let (first, next) = <(Arc<Notify>, Arc<Notify>)>::default();
+        names.add(&key, &first, WaitsFor::Key);
+        names.add(&key, &next, WaitsFor::AllKeys);
+        names.add(&key, &next, WaitsFor::Key);
+        names.remove(&key, &first, WaitsFor::Key);
+        names.remove(&key, &next, WaitsFor::AllKeys);
+        names.key_is_gone(&key);
+        assert!(was_woken(&next));
+    }
+
+    #[test]
     fn a_name_is_looked_at_until_its_last_waiter_has_gone() {
         let names = AwaitedNames::default();
         let key: Arc<[u8]> = Arc::from(&b"x"[..]);
         let (one, two) = <(Arc<Notify>, Arc<Notify>)>::default();
         let look_now = names.add(&key, &one, WaitsFor::Key).unwrap();
         names.add(&key, &two, WaitsFor::Key);
-        names.remove(&key, &one);
+        names.remove(&key, &one, WaitsFor::Key);
         assert!(names.are_looked_for_by(&key, &look_now) && !was_woken(&look_now));
-        names.remove(&key, &two);
+        names.remove(&key, &two, WaitsFor::Key);
         assert!(!names.are_looked_for_by(&key, &look_now) && was_woken(&look_now));
         let next = names.add(&key, &one, WaitsFor::Key).expect("looks begin anew");
         assert!(names.are_looked_for_by(&key, &next) && !names.are_looked_for_by(&key, &look_now));

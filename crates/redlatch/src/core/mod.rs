@@ -178,6 +178,7 @@ impl Core {
                 // What was sent in this very millisecond may have been sent before.
                 core.interrupted_ms.fetch_max(core.now_ms() + 1, Ordering::SeqCst);
                 core.observe(|| crate::observe::Event::Interrupted);
+                core.awaited.look_at_all();
                 core.keeper.recheck();
             }
         }));

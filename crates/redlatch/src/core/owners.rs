@@ -298,7 +298,7 @@ impl OwnerClaim {
         if doubt_ms > now_ms {
             return Err(Error::new(
                 ErrorKind::OwnerInDoubt,
-                "an earlier release of this owner was never answered, and would end a new hold if it still arrived",
+                "a request that takes holds of this owner away was never answered, and would end a new hold if it still arrived",
             ));
         }
         Ok(())

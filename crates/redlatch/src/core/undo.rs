@@ -52,12 +52,13 @@ fn place_ms(request: &Request) -> u64 {
 }
 
 /// What a look for a request that went missing came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LateLook {
     Answered,
     /// Nobody answered, or it was not made because the owner is at work.
     Unanswered,
-    /// There is nothing to look for any more, or another task does.
+    /// The owner holds the write lock, and the look has to wait for the end of that.
+    Writes(Arc<HeldLease>),
+    /// There is nothing to look for any more.
     Through,
 }
 
@@ -82,6 +83,8 @@ enum Undone {
     Shared,
     /// Nobody answered for as long as it can be there.
     Unknown,
+    /// The server refused to undo it, and would refuse another try.
+    Refused,
 }
 
 impl Core {
@@ -116,7 +119,8 @@ impl Core {
         fate: RequestFate,
         block: &OwnerBlock,
     ) -> bool {
-        if fate == RequestFate::MayArriveLater && owner.is_known_outside() {
+        let looks_later = fate == RequestFate::MayArriveLater && owner.is_known_outside();
+        if looks_later {
             self.look_later(request, owner, request.lease_term.lease_ms);
         }
         let lease_ms = request.lease_term.lease_ms.max(0) as u64;
@@ -132,8 +136,8 @@ impl Core {
             tokio::time::sleep(Duration::from_millis(*look_ms)).await;
             if self.own_write_lease(&request.keys, owner).is_some() {
                 // Counted down late, it would be the read hold that another process enters under the writer's owner.
-                if !owner.is_multi_process() {
-                    self.undo_when_let_go(request, owner, over_ms);
+                if !owner.is_multi_process() && !looks_later {
+                    self.look_later(request, owner, request.lease_term.lease_ms);
                 }
                 return matches!(fate, RequestFate::Granted(_));
             }
@@ -147,7 +151,7 @@ impl Core {
                 // What was found may be of the one request, and another one that went missing is still to come.
                 Undone::Found | Undone::Nothing => {}
                 Undone::Shared => break,
-                Undone::Unknown => return false,
+                Undone::Unknown | Undone::Refused => return false,
             }
         }
         if !owner.is_multi_process() {
@@ -166,7 +170,9 @@ impl Core {
             _ => return fate == RequestFate::AnsweredWithoutGrant && !unanswered,
         };
         let undoing = self.undo_until_answered(request, owner, what, over_ms, block, &mut unanswered);
-        undoing.await != Undone::Unknown && fate != RequestFate::MayArriveLater && !unanswered
+        !matches!(undoing.await, Undone::Unknown | Undone::Refused)
+            && fate != RequestFate::MayArriveLater
+            && !unanswered
     }
 
     /// Looks later whether a request that had gone missing took the lock after all, or a place in its queue, where it would hold up all behind it as
@@ -179,17 +185,30 @@ impl Core {
         // Not counted as work to wait for: what is left ends with its lease, or as a dead waiter's place does.
         self.keeper.handle().spawn(async move {
             let mut looks_ms = LATE_LOOKS_MS[1..].iter().copied();
-            let (mut look_ms, mut look) = (0, LateLook::Unanswered);
+            let (mut look_ms, mut is_answered) = (0, false);
             loop {
                 match looks_ms.next() {
                     Some(next_ms) => look_ms = next_ms,
-                    None if look == LateLook::Unanswered && core.now_ms() < over_ms => {}
+                    None if !is_answered && core.now_ms() < over_ms => {}
                     None => return,
                 }
                 tokio::time::sleep(Duration::from_millis(look_ms)).await;
-                look = core.look_late(&request, &owner, look_ms, lease_ms).await;
-                if look == LateLook::Through || core.is_disconnected() {
+                if core.is_disconnected() {
                     return;
+                }
+                match core.look_late(&request, &owner, look_ms).await {
+                    LateLook::Answered => is_answered = true,
+                    LateLook::Unanswered => is_answered = false,
+                    LateLook::Through => return,
+                    LateLook::Writes(writing) => {
+                        // What arrives until then was not looked for, so the looks begin anew. The read hold may be there so long.
+                        let left = Duration::from_millis(over_ms.saturating_sub(core.now_ms()));
+                        if tokio::time::timeout(left, writing.ended()).await.is_err() {
+                            return;
+                        }
+                        looks_ms = LATE_LOOKS_MS[..].iter().copied();
+                        is_answered = false;
+                    }
                 }
             }
         });
@@ -197,17 +216,15 @@ impl Core {
 
     /// An owner that is at work takes over what arrives, and looks after it itself; one that is known elsewhere may hold by another process,
     /// and loses its place alone.
-    async fn look_late(
-        self: &Arc<Self>,
-        request: &Arc<Request>,
-        owner: &Owner,
-        look_ms: u64,
-        lease_ms: i64,
-    ) -> LateLook {
+    async fn look_late(self: &Arc<Self>, request: &Arc<Request>, owner: &Owner, look_ms: u64) -> LateLook {
+        // As long as a writer's guard can hand its owner out, what removes a read hold could meet the one that another process enters.
+        if let Some(writing) = self.own_write_lease(&request.keys, owner) {
+            return LateLook::Writes(writing);
+        }
+        // While the owner is blocked no attempt begins, and one that has ended has put its lease there.
         let Ok(block) = self.owners.block_if_idle(&request.keys, owner) else { return LateLook::Unanswered };
-        if self.own_write_lease(&request.keys, owner).is_some() {
-            self.undo_when_let_go(request, owner, self.now_ms().saturating_add(lease_ms.max(0) as u64));
-            return LateLook::Through;
+        if let Some(writing) = self.own_write_lease(&request.keys, owner) {
+            return LateLook::Writes(writing);
         }
         if owner.is_multi_process() {
             return match request.recipe.lane_policy() {
@@ -223,7 +240,7 @@ impl Core {
         let undoing =
             self.undo_until_answered(request, owner, What::Everything, over_ms, &block, &mut unanswered);
         match undoing.await {
-            Undone::Found | Undone::Nothing => LateLook::Answered,
+            Undone::Found | Undone::Nothing | Undone::Refused => LateLook::Answered,
             Undone::Shared | Undone::Unknown => LateLook::Unanswered,
         }
     }
@@ -239,46 +256,6 @@ impl Core {
                 LateLook::Unanswered
             }
         }
-    }
-
-    /// As long as a writer's guard can hand its owner out, what removes a read hold could meet the one that another process enters. So it
-    /// is sent when the write hold has gone, if the read hold may be there so long.
-    fn undo_when_let_go(self: &Arc<Self>, request: &Arc<Request>, owner: &Owner, over_ms: u64) {
-        let (core, request, owner) = (self.clone(), request.clone(), owner.clone());
-        // Not counted as work to wait for: what is left ends with its lease.
-        self.keeper.handle().spawn(async move {
-            loop {
-                let left = Duration::from_millis(over_ms.saturating_sub(core.now_ms()));
-                if left.is_zero() {
-                    return;
-                }
-                if let Some(writing) = core.own_write_lease(&request.keys, &owner) {
-                    // Its length of time is what ends it at the latest.
-                    let _ = tokio::time::timeout(left, writing.ended()).await;
-                    continue;
-                }
-                // While the owner is blocked no attempt begins, and one that has ended has put its lease there.
-                let block = match core.owners.block_if_idle(&request.keys, &owner) {
-                    Ok(block) => block,
-                    Err(changed) => {
-                        let _ = tokio::time::timeout(left, changed.comes()).await;
-                        continue;
-                    }
-                };
-                if core.own_write_lease(&request.keys, &owner).is_some() {
-                    continue;
-                }
-                if owner.is_multi_process()
-                    || core.lanes.find(&request.keys).iter().any(|held| held.owner == owner)
-                {
-                    // Another process may read under it, or it is this one's and goes with that.
-                    return;
-                }
-                let (what, mut unanswered) = (What::Everything, false);
-                core.undo_until_answered(&request, &owner, what, over_ms, &block, &mut unanswered).await;
-                return;
-            }
-        });
     }
 
     /// Removes what an owner may have left.
@@ -340,7 +317,10 @@ impl Core {
             let one_hold = matches!(what, What::OneHold { .. });
             let once = one_hold && (fault.is_unknown() || fault.is_elsewhere());
             let refused = matches!(&fault, Fault::Server(error) if !error.is_retryable());
-            if once || refused || self.is_disconnected() || self.now_ms() >= over_ms {
+            if refused {
+                return Undone::Refused;
+            }
+            if once || self.is_disconnected() || self.now_ms() >= over_ms {
                 return Undone::Unknown;
             }
             if let What::OneHold { incarnation } = what

@@ -134,3 +134,17 @@ async fn a_waiter_sleeps_on_while_the_name_is_only_renewed() {
     server.cmd(&["DEL", "renewed"]).unwrap();
     told("renewed", waiter).await;
 }
+
+/// What was watched over a connection that ends is watched no more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_whose_connection_for_news_has_ended_learns_of_a_delete_as_soon() {
+    let server = RedisServer::start().unwrap();
+    let client = client(&server).await;
+    held_by_hand(&server, "cut");
+    let lock = client.lock("cut");
+    let waiter = tokio::spawn(async move { drop(lock.lock().await.unwrap()) });
+    until_watched(&[&server], 1).await;
+    server.cmd(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).unwrap();
+    server.cmd(&["DEL", "cut"]).unwrap();
+    told("cut", waiter).await;
+}

@@ -2,7 +2,7 @@
 
 use std::{future::IntoFuture, pin::Pin, time::Duration};
 
-use redlatch::{Client, Lease, Unlocked, Wait, blocking};
+use redlatch::{Client, Lease, Unlocked, Wait, blocking, scripts::READ_ACQUIRE};
 use redlatch_testkit::proxy::{Action, Gate, Match};
 use tokio::sync::oneshot;
 
@@ -222,4 +222,63 @@ async fn an_entry_that_could_not_be_taken_back_beside_a_write_hold_is_removed_wh
     rig.proxy.wait_for(SOON, |log| log.fired(takes_back) == 1).await.unwrap();
     writing.unlock().await.unwrap();
     until("what was counted too much is removed", || !rig.exists("n")).await;
+}
+
+/// It was looked for when the write hold had gone, once; what came after that look kept writers out for the whole lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_entry_that_comes_after_the_end_of_the_write_hold_beside_which_it_was_asked_for_is_removed() {
+    let rig = rig(ms(30_000)).await;
+    let (lock, owner) = (rig.client.read_write_lock("n"), rig.client.owner());
+    let reads = || lock.read().acquire().owner(&owner).lease(HOUR).wait(Wait::AtMost(ms(300))).into_future();
+    soon("a read hold", reads()).await.unwrap().unwrap().unlock().await.unwrap();
+    let writing = lock.write().acquire().owner(&owner).lease(HOUR).await.unwrap().unwrap();
+    for nth in 1..200 {
+        rig.proxy.rule(Match::script().key_contains("n").nth(nth), Action::CloseBeforeRequest);
+    }
+    let refused = soon("the end of the acquire", reads()).await;
+    assert!(!matches!(refused, Ok(Some(_))), "{refused:?}");
+    let (mut entry, asks) = (Vec::new(), READ_ACQUIRE.sha1().as_bytes());
+    let asked = rig.proxy.wait_for(SOON, |log| {
+        let mut asked = log.requests().filter(|request| request.args.iter().any(|arg| arg == asks));
+        entry = asked.next_back().unwrap().args.clone();
+        true
+    });
+    asked.await.unwrap();
+    rig.proxy.clear_rules();
+    // The first look, after 150 ms, finds the write hold and asks nobody.
+    tokio::time::sleep(ms(500)).await;
+    writing.unlock().await.unwrap();
+    until("the write hold is gone", || !rig.exists("n")).await;
+    // The look that comes with the end of the write hold is over by then, and the last one is four seconds away.
+    tokio::time::sleep(ms(300)).await;
+    rig.arrives(&entry);
+    assert!(rig.exists("n"), "a request that is late is granted what is free");
+    until("what came late is given back", || !rig.exists("n")).await;
+}
+
+/// It was looked for until its lease ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_went_missing_is_looked_for_no_more_once_the_server_refuses_that() {
+    let rig = rig(ms(30_000)).await;
+    let owner = rig.client.owner();
+    for nth in 1..200 {
+        rig.proxy.rule(Match::script().key_contains("n").nth(nth), Action::CloseBeforeRequest);
+    }
+    let lock = rig.client.lock("n");
+    let asked = lock.acquire().owner(&owner).lease(HOUR).wait(Wait::AtMost(ms(300))).into_future();
+    assert!(!matches!(soon("the end of the acquire", asked).await, Ok(Some(_))));
+    rig.server.cmd(&["SET", "n", "no lock"]).unwrap();
+    rig.proxy.clear_rules();
+    let quiet = async {
+        loop {
+            rig.server.reset_command_counts().unwrap();
+            // Looks are three seconds apart at most.
+            tokio::time::sleep(ms(4_000)).await;
+            let counts = rig.server.command_counts().unwrap();
+            if !counts.keys().any(|command| command.starts_with("eval")) {
+                break;
+            }
+        }
+    };
+    tokio::time::timeout(SOON, quiet).await.expect("the looks end");
 }

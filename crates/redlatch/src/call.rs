@@ -1,6 +1,12 @@
 //! One call of a script, and its reply.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{
+        AtomicU8,
+        Ordering::{AcqRel, Acquire},
+    },
+};
 
 use smallvec::SmallVec;
 
@@ -35,11 +41,72 @@ pub struct Call {
     pub in_incarnation: Option<u64>,
     /// Its first argument is a number with which the reply begins.
     pub(crate) numbered: bool,
+    /// For a request that is not to be sent once its caller has gone.
+    pub(crate) sending: Option<Arc<Sending>>,
+}
+
+/// How far a request has come that is not to be sent once its caller has gone.
+#[derive(Debug, Default)]
+pub(crate) struct Sending(AtomicU8);
+
+/// It is not known where the request is: it may have been sent.
+const SOMEWHERE: u8 = 0;
+/// The store waits for a connection, and sends nothing before [`Sending::begin`].
+const WAITS: u8 = 1;
+const SENT: u8 = 2;
+/// Its caller went while it waited.
+const GIVEN_UP: u8 = 3;
+
+impl Sending {
+    /// Gives up a request that waits; `false` if it was sent, or may have been. Otherwise it has not been sent, and will not be.
+    pub(crate) fn give_up(&self) -> bool {
+        self.0.compare_exchange(WAITS, GIVEN_UP, AcqRel, Acquire).is_ok()
+    }
+
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.0.load(Acquire) == GIVEN_UP
+    }
+
+    /// It is sent now; `false` if it was given up.
+    fn begin(&self) -> bool {
+        self.0.fetch_update(AcqRel, Acquire, |state| (state != GIVEN_UP).then_some(SENT)).is_ok()
+    }
 }
 
 impl Call {
     pub(crate) fn new(script: &'static Script) -> Self {
-        Call { script, keys: SmallVec::new(), args: SmallVec::new(), in_incarnation: None, numbered: false }
+        Call {
+            script,
+            keys: SmallVec::new(),
+            args: SmallVec::new(),
+            in_incarnation: None,
+            numbered: false,
+            sending: None,
+        }
+    }
+
+    /// What a call comes to whose caller has gone before it was sent.
+    pub(crate) fn given_up() -> Error {
+        Error::new(ErrorKind::Timeout, "its caller has gone")
+    }
+
+    /// A store that is about to wait for a connection says so, if it sends nothing without [`begin_sending`](Self::begin_sending).
+    pub(crate) fn waits_for_connection(&self) {
+        if let Some(sending) = &self.sending {
+            // What was sent before stays so.
+            _ = sending.0.compare_exchange(SOMEWHERE, WAITS, AcqRel, Acquire);
+        }
+    }
+
+    /// The wait is over, and it is for another store to say when the request waits or is sent; `false` if its caller has gone.
+    pub(crate) fn goes_on(&self) -> bool {
+        let goes_on = |state| (state != GIVEN_UP).then_some(if state == WAITS { SOMEWHERE } else { state });
+        self.sending.as_ref().is_none_or(|sending| sending.0.fetch_update(AcqRel, Acquire, goes_on).is_ok())
+    }
+
+    /// The request is sent now; `false` if its caller has gone, and it is not to be sent.
+    pub(crate) fn begin_sending(&self) -> bool {
+        self.sending.as_ref().is_none_or(|sending| sending.begin())
     }
 
     pub(crate) fn in_incarnation(mut self, incarnation: u64) -> Self {

@@ -20,6 +20,7 @@ use super::{
     wait::WaitDeadline,
 };
 use crate::{
+    call::Sending,
     error::{Error, ErrorKind},
     jitter,
     owner::Owner,
@@ -52,6 +53,8 @@ pub(super) struct Acquirer {
     /// Fair locks: this task was handed a lease and was not polled in time, so the keeper has taken it back and releases it. What the server says of
     /// this owner meanwhile is about that hold, and is not believed.
     pub(super) offer_taken_back: bool,
+    /// How far the last request has come.
+    sending: Option<Arc<Sending>>,
     /// A release of its own owner waits for it.
     pub(super) owner_busy: bool,
     /// How often the lock was found busy, for kinds that look again after a pause.
@@ -112,6 +115,10 @@ impl Contender for Acquirer {
     }
 
     fn mark_outcome_unknown(&mut self) {
+        // Time was up before the request was sent.
+        if self.sending.as_ref().is_some_and(|sending| sending.is_given_up()) {
+            return;
+        }
         self.outcome_unknown = true;
     }
 }
@@ -132,6 +139,7 @@ impl Acquirer {
             outcome_unknown: start.outcome_unknown,
             granted: false,
             offer_taken_back: false,
+            sending: None,
             owner_busy: false,
             looks: 0,
             value: 0,
@@ -156,13 +164,16 @@ impl Acquirer {
 
     /// Sends one request, and says what its answer means.
     async fn try_once(&mut self) -> Result<Attempt<Arc<HeldLease>>, Fault> {
+        let sending = Some(Arc::default());
+        self.sending.clone_from(&sending);
         let (core, request, owner) = (&self.core, &self.request, &self.owner);
         // Only asked of an owner that reads and wants to write.
         let reads_ended = self.own_release_under_way();
         let sent_at = core.sent_at(&request.keys);
         let may_hold_already =
             owner.is_multi_process() || core.own_write_lease(&request.keys, owner).is_some();
-        let call = request.acquire_call(owner, self.count_ahead, may_hold_already, core);
+        let mut call = request.acquire_call(owner, self.count_ahead, may_hold_already, core);
+        call.sending = sending;
         let context = SendContext { may_hold_already, queues_at_server: self.queues_at_server(), sent_at };
         let (outcome, confirm) = core.send_acquire(request, owner, call, context).await;
         if let Err(fault) = &outcome

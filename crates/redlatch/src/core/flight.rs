@@ -23,6 +23,8 @@ pub(crate) type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// What is done with the outcome of a flight that was abandoned.
 pub(crate) enum AfterDrop<T> {
+    /// Nothing: it was given up before it was sent.
+    NotSent,
     /// This, however long it takes.
     Then(Box<dyn FnOnce(T) + Send>),
     /// This, and after so much time without an outcome with what is left of the work: the connection may be driven by a runtime
@@ -80,9 +82,12 @@ impl<T: Send + 'static, A: FnOnce() -> OnAbandon<T>> Drop for Flight<'_, T, A> {
             return;
         }
         let after = self.abandon.take().and_then(|abandon| abandon());
+        if matches!(after, Some(AfterDrop::NotSent)) {
+            return;
+        }
         self.core.keeper.spawn(async move {
             match after {
-                None => drop(work.await),
+                None | Some(AfterDrop::NotSent) => drop(work.await),
                 Some(AfterDrop::Then(then)) => then(work.await),
                 Some(AfterDrop::Within(limit, then)) => match tokio::time::timeout(limit, &mut work).await {
                     Ok(outcome) => then(Ok(outcome)),

@@ -158,7 +158,13 @@ fn prepared(mut call: Call, store: &dyn Store) -> Call {
 
 impl Store for LazyStore {
     fn run(&self, call: Call) -> RunFuture {
-        self.with(move |store| store.run(prepared(call, &*store)))
+        call.waits_for_connection();
+        self.with(move |store| {
+            if !call.goes_on() {
+                return Box::pin(std::future::ready(Err(Fault::NotSent(Call::given_up()))));
+            }
+            store.run(prepared(call, &*store))
+        })
     }
 
     fn run_as_keeper(&self, call: Call) -> RunFuture {

@@ -1,7 +1,8 @@
 //! A server that is gone or silent, as those learn of it who wait behind others of their process and ask nobody themselves.
 
-use std::time::Duration;
+use std::{future::IntoFuture, time::Duration};
 
+use futures_util::future::join_all;
 use redlatch::{Client, ErrorKind, Lease, MultiLock, QuorumLock, Wait};
 use redlatch_testkit::server::RedisServer;
 use tokio::task::JoinSet;
@@ -183,4 +184,49 @@ async fn tasks_of_one_process_hide_the_outage_of_a_quorum_from_nobody() {
     let ends = soon("the end of all waits", tasks.join_all()).await;
     servers[1..].iter().for_each(|server| server.resume().unwrap());
     assert!(ends.iter().all(|end| end.as_ref().is_err_and(|error| error.is_retryable())), "{ends:?}");
+}
+
+/// Each left a job until its lease ended, and when the server answered again their requests were sent all the same: names were taken for nobody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acquires_that_were_given_up_before_they_were_sent_leave_nothing_to_do_and_take_nothing() {
+    let hour = Lease::Fixed(Duration::from_secs(3_600));
+    for (was_connected, is_dropped) in [(false, false), (false, true), (true, false), (true, true)] {
+        let server = RedisServer::start().unwrap();
+        let builder =
+            Client::builder().url(server.url()).connect_timeout(ms(2_000)).response_timeout(ms(300));
+        let client = if was_connected { builder.connect().await } else { builder.connect_lazy() }.unwrap();
+        server.pause().unwrap();
+        if was_connected {
+            // Its request is sent, and its silence ends the connection. What it leaves is over with its lease.
+            let probe = client.lock("probe");
+            let probe = probe.acquire().lease(Lease::Fixed(ms(500))).wait(Wait::AtMost(ms(900)));
+            assert!(soon("the end of a request", probe.into_future()).await.is_err());
+        }
+        let asked = (0..200).map(|n| {
+            let acquire = client.lock(format!("n{n}"));
+            async move {
+                let acquire = acquire.acquire().lease(hour);
+                if is_dropped {
+                    drop(tokio::time::timeout(ms(150), acquire.into_future()).await);
+                } else {
+                    drop(acquire.wait(Wait::AtMost(ms(150))).await);
+                }
+            }
+        });
+        soon("the end of the acquires", join_all(asked)).await;
+        soon("the end of what they left", async {
+            while client.stats().background_jobs > 0 {
+                tokio::time::sleep(ms(5)).await;
+            }
+        })
+        .await;
+        server.resume().unwrap();
+        // What comes after is answered after whatever was sent before.
+        client.lock("last").lock().await.unwrap().unlock().await.unwrap();
+        let keys = server.keys_dump().unwrap();
+        assert!(keys.is_empty(), "connected: {was_connected}, dropped: {is_dropped}: {keys:?}");
+        let counts = server.command_counts().unwrap();
+        let scripts = counts.get("evalsha").copied().unwrap_or(0) + counts.get("eval").copied().unwrap_or(0);
+        assert!(scripts <= 20, "connected: {was_connected}, dropped: {is_dropped}: {counts:?}");
+    }
 }

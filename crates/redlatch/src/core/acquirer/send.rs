@@ -30,15 +30,23 @@ impl Core {
         context: SendContext,
     ) -> (Result<Reply, Fault>, Option<Confirm>) {
         let SendContext { may_hold_already, .. } = context;
+        let sending = call.sending.clone();
+        let is_given_up = move || sending.is_some_and(|sending| sending.give_up());
         if request.ack.is_none() && !may_hold_already {
             self.keeper.watch_connections();
             let flight = Flight::new(self, self.run(call), || {
+                if is_given_up() {
+                    return Some(AfterDrop::NotSent);
+                }
                 Some(AfterDrop::Within(ABANDONED_TIME, Box::new(self.abandoned(request, owner, context))))
             });
             return (flight.await, None);
         }
         let work = self.clone().send_acquire_checked(request.clone(), owner.clone(), call, may_hold_already);
         let flight = Flight::new(self, Box::pin(work), || {
+            if is_given_up() {
+                return Some(AfterDrop::NotSent);
+            }
             let after = self.abandoned(request, owner, context);
             let unread = |outcome: Result<Answered, Fault>| outcome.map(|(reply, _)| reply);
             if request.ack.is_some() || owner.is_multi_process() {

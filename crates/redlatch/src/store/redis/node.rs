@@ -352,7 +352,10 @@ impl Node {
         async move {
             let link = match ready {
                 Some(link) => link,
-                None => node.link().await?,
+                None => {
+                    call.waits_for_connection();
+                    node.link().await?
+                }
             };
             run_on(&link, mode, first, &call, false).await
         }
@@ -411,6 +414,7 @@ impl Node {
         call: &Call,
         after_asking: bool,
     ) -> Result<Reply, Failure> {
+        call.waits_for_connection();
         let link = self.link().await?;
         let first = first_try(self.script_mode, call);
         run_on(&link, self.script_mode, first, call, after_asking).await

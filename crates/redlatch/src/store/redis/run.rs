@@ -34,6 +34,9 @@ pub(super) async fn run_on(
     }) {
         return Err(of_stale_incarnation().into());
     }
+    if !call.begin_sending() {
+        return Err(Fault::NotSent(Call::given_up()).into());
+    }
     let outcome = if after_asking { link.ask_after_asking(&first).await } else { link.ask(&first).await };
     match (outcome, mode) {
         // Nothing ran, so sending the whole text is no second try. `ASKING` was used up by the failed `EVALSHA`.

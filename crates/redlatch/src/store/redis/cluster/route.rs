@@ -108,6 +108,7 @@ impl Inner {
             if is_elsewhere() {
                 return Err(of_stale_incarnation());
             }
+            call.waits_for_connection();
             let mut connected = Ok(());
             if !form.asking && member.node.ready_link().is_none() {
                 // Nothing has been sent, so a call need not insist on a server whose slot another one takes over.

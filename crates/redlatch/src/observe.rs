@@ -9,8 +9,9 @@ use crate::{error::LossReason, name::LockName};
 
 /// Is told what a client does: [`ClientBuilder::observer`](crate::ClientBuilder::observer).
 ///
-/// It is called by the task that the event is about, or by the client's background thread, and never under a mutex of the library; so it may call anything,
-/// this client included. While it runs, that task or thread waits: it should count and go on. A panic in it is caught and ends nothing.
+/// It is called by the task that the event is about, or by the client's background thread, and never under a mutex of the library; so it may ask the
+/// client for its [`stats`](crate::Client::stats), or start tasks that use it. While it runs, that task or thread waits: it should count and go on. It must
+/// not block: a call of `blocking` on the background thread would wait for itself, and no lock would be renewed. A panic in it is caught and ends nothing.
 ///
 /// # Example
 ///

@@ -53,6 +53,8 @@ pub(super) struct Acquirer {
     /// Fair locks: this task was handed a lease and was not polled in time, so the keeper has taken it back and releases it. What the server says of
     /// this owner meanwhile is about that hold, and is not believed.
     pub(super) offer_taken_back: bool,
+    /// A request was sent, or may have been.
+    has_asked: bool,
     /// How far the last request has come.
     sending: Option<Arc<Sending>>,
     /// A release of its own owner waits for it.
@@ -139,6 +141,7 @@ impl Acquirer {
             outcome_unknown: start.outcome_unknown,
             granted: false,
             offer_taken_back: false,
+            has_asked: false,
             sending: None,
             owner_busy: false,
             looks: 0,
@@ -176,12 +179,14 @@ impl Acquirer {
         call.sending = sending;
         let context = SendContext { may_hold_already, queues_at_server: self.queues_at_server(), sent_at };
         let (outcome, confirm) = core.send_acquire(request, owner, call, context).await;
+        self.has_asked = true;
         if let Err(fault) = &outcome
             && fault.is_migrating()
             && let Some(ttl_ms) = core.held_by_another(request, owner).await
         {
             return Ok(busy(ttl_ms));
         }
+        // The owner's number stands in for that of the request (`core/request_ids.rs`).
         let reply = AcquireReply::read(&core.read(&ACQUIRE, &request.keys.key, outcome, owner.number())?)?;
         self.value = reply.value;
         match (reply.count, reply.value) {
@@ -299,10 +304,15 @@ impl Acquirer {
         !self.offer_taken_back
     }
 
+    /// Whether the server may have heard of the owner.
+    fn may_have_asked(&self) -> bool {
+        self.has_asked || !self.sending.as_ref().is_none_or(|sending| sending.is_given_up())
+    }
+
     /// Gives up the place in the queue on the server before the caller is told that time is up, so that nobody waits
     /// behind a process that has ended. Bounded, and finished in the background when it takes longer.
     pub(super) async fn leave_queue(&mut self) {
-        if !self.outcome_unknown && self.step_out() {
+        if !self.outcome_unknown && self.step_out() && self.may_have_asked() {
             let job = self.core.undo_later(&self.request, &self.owner, RequestFate::AnsweredWithoutGrant);
             let limit = self.core.keeper.sleep(self.core.config.response_timeout);
             tokio::select! {
@@ -323,7 +333,7 @@ impl Drop for Acquirer {
         }
         if self.outcome_unknown {
             drop(self.core.undo_later(&self.request, &self.owner, RequestFate::MayArriveLater));
-        } else if lined_up || self.offer_taken_back {
+        } else if (lined_up && self.may_have_asked()) || self.offer_taken_back {
             drop(self.core.undo_later(&self.request, &self.owner, RequestFate::AnsweredWithoutGrant));
         }
     }

@@ -17,6 +17,7 @@ use super::{
 use crate::{
     error::{Error, ErrorKind},
     jitter::jittered,
+    observe::HoldEnd,
     owner::Owner,
     recipes::TransferTarget,
     store::Fault,
@@ -48,6 +49,7 @@ impl Core {
             if let Ok((Taken::Up(lease), Some(block))) = outcome
                 && let Some(left) = lease.give_up()
             {
+                core.hold_ended(&lease, HoldEnd::GivenBack);
                 core.lanes.forget(&lease);
                 core.move_back_later(&left, lease.owner.clone(), false, block);
             }
@@ -101,6 +103,7 @@ impl Core {
             }
         };
         if let Some(left) = lease.give_up() {
+            self.hold_ended(&lease, HoldEnd::GivenBack);
             self.move_back(&left, &lease.owner).await;
         }
         Err(Fault::Server(failed))

@@ -48,9 +48,9 @@ pub(crate) enum JoinStep {
     OwnerBusy,
     /// The same, and the caller does not wait.
     OwnerBusyNoWait,
-    /// A task of this process holds it, and the caller does not wait.
+    /// A task of this process holds it, as the server showed within 100 ms, and the caller does not wait.
     Busy,
-    /// Ask beside the lane: tasks of this kind do not queue here, or another task leads and the caller does not wait.
+    /// Ask beside the lane: tasks of this kind do not queue here, or the caller does not wait and nothing here is sure to be there.
     AskBeside,
 }
 

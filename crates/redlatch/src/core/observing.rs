@@ -128,8 +128,9 @@ impl Core {
 
     /// This process has a hold from now on.
     pub(super) fn hold_began(&self, lease: &HeldLease) {
-        if self.is_observed() && lease.note_told_of(self.now_ms()) {
+        if self.is_observed() && lease.begin_telling_of() {
             self.observe(|| Event::HoldBegan { subject: lease.keys.subject() });
+            lease.note_told_of(self.now_ms());
             // What ended it before has told nothing.
             if !lease.is_held() {
                 let end = lease.loss().map_or(HoldEnd::GivenBack, HoldEnd::Lost);
@@ -170,7 +171,7 @@ impl Core {
         script: &'static Script,
         call: BoxFuture<'static, Result<T, Fault>>,
     ) -> BoxFuture<'static, Result<T, Fault>> {
-        let Some(core) = self.me.upgrade().filter(|core| core.is_observed()) else { return call };
+        let Some(core) = self.config.observer.as_ref().and_then(|_| self.me.upgrade()) else { return call };
         let mut observed =
             ObservedCall { core, script: script.name(), sent: Instant::now(), outcome: CallOutcome::Left };
         call.map(move |outcome| {

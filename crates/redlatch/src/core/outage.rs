@@ -30,6 +30,9 @@ const NEWS_MS: u64 = 1_000;
 /// After how long without an answer a server counts as silent for those who came when it was not.
 const SILENT_MS: u64 = 500;
 
+/// How soon after a request that was given up without an answer the next one has to come for the silence to go on. Otherwise nothing was asked meanwhile.
+const SILENCE_GOES_ON_MS: u64 = 100;
+
 /// What is known of a server that cannot be asked.
 pub(super) struct Outage {
     /// Since when no request was answered.
@@ -46,19 +49,24 @@ struct Requests {
     /// When the last one failed, if none was answered since; 0 for never.
     failed_ms: AtomicU64,
     error: Mutex<Option<Error>>,
+    /// When the last one was given up, if none was answered since; 0 for never.
+    given_up_ms: AtomicU64,
 }
 
 impl Requests {
     fn new(clock: &Arc<dyn Clock>) -> Arc<Self> {
         let (under_way, error) = (AtomicU32::new(0), Mutex::new(None));
-        let [since_ms, failed_ms] = [(); 2].map(|()| AtomicU64::new(0));
-        Arc::new(Requests { clock: clock.clone(), under_way, since_ms, failed_ms, error })
+        let [since_ms, failed_ms, given_up_ms] = [(); 3].map(|()| AtomicU64::new(0));
+        Arc::new(Requests { clock: clock.clone(), under_way, since_ms, failed_ms, error, given_up_ms })
     }
 
     fn begin(&self, now_ms: u64) {
         let failed_ms = self.failed_ms.load(Ordering::Relaxed);
         let is_news = failed_ms != 0 && now_ms.saturating_sub(failed_ms) <= NEWS_MS;
-        if self.under_way.load(Ordering::Acquire) == 0 && !is_news {
+        // The one before has just been given up, so the silence goes on.
+        let given_up_ms = self.given_up_ms.load(Ordering::Relaxed);
+        let goes_on = given_up_ms != 0 && now_ms.saturating_sub(given_up_ms) <= SILENCE_GOES_ON_MS;
+        if self.under_way.load(Ordering::Acquire) == 0 && !is_news && !goes_on {
             self.failed_ms.store(0, Ordering::Relaxed);
             self.since_ms.store(now_ms, Ordering::Relaxed);
         }
@@ -66,6 +74,7 @@ impl Requests {
     }
 
     fn answered(&self, now_ms: u64) {
+        self.given_up_ms.store(0, Ordering::Relaxed);
         self.failed_ms.store(0, Ordering::Relaxed);
         self.since_ms.store(now_ms, Ordering::Relaxed);
     }
@@ -78,6 +87,7 @@ impl Requests {
 
     /// A caller no longer waits for an answer.
     fn given_up(&self, now_ms: u64) {
+        self.given_up_ms.store(now_ms, Ordering::Relaxed);
         let silent_ms = now_ms.saturating_sub(self.since_ms.load(Ordering::Relaxed));
         if silent_ms >= SILENT_MS && self.failed_ms.load(Ordering::Relaxed) == 0 {
             self.failed(now_ms, None);
@@ -251,6 +261,20 @@ mod tests {
         assert!(requests.outage(4_000, 5_499).is_none() && requests.outage(4_000, 5_500).is_some());
         requests.answered(6_000);
         assert!(requests.outage(5_500, 6_400).is_none());
+    }
+
+    #[test]
+    fn a_silence_goes_on_when_the_next_request_follows_one_that_was_given_up() {
+        let requests = requests();
+        requests.begin(5_000);
+        requests.given_up(5_320);
+        requests.under_way.store(0, Ordering::Relaxed);
+        requests.begin(5_325);
+        assert!(requests.outage(5_050, 5_350).is_some(), "nothing was answered since the task came");
+        requests.given_up(5_350);
+        requests.under_way.store(0, Ordering::Relaxed);
+        requests.begin(9_000);
+        assert!(requests.outage(5_050, 9_050).is_none(), "nothing was asked for long");
     }
 
     #[test]

@@ -230,3 +230,23 @@ async fn acquires_that_were_given_up_before_they_were_sent_leave_nothing_to_do_a
         assert!(scripts <= 20, "connected: {was_connected}, dropped: {is_dropped}: {counts:?}");
     }
 }
+
+/// The request of the task that leads is dropped when its time is up, and the next one begins. The silence goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_cannot_be_connected_to_is_not_busy_for_those_whose_time_is_up_in_line() {
+    let server = RedisServer::start().unwrap();
+    let client = Client::builder().url(server.url()).connect_timeout(ms(20_000)).connect_lazy().unwrap();
+    server.pause().unwrap();
+    let tasks = [0, 0, 50, 100].map(|later| {
+        let lock = client.lock("x");
+        async move {
+            tokio::time::sleep(ms(later)).await;
+            lock.lock_for(ms(300)).await.map(|guard| guard.is_some())
+        }
+    });
+    for outcome in soon("the end of the waits", join_all(tasks)).await {
+        let error = outcome.expect_err("nobody knows whether it is busy");
+        assert!(matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unreachable), "{error}");
+    }
+    server.resume().unwrap();
+}

@@ -39,6 +39,8 @@ const WATCH_AFTER_MS: u64 = 500;
 /// How long a lease that was handed to a task waits for the task to be polled.
 const OFFER_MS: u64 = 1_000;
 const TAKEN_BACK: u64 = u64::MAX;
+/// In place of the moment since when the observer knows of a hold.
+const BEING_TOLD: u64 = u64::MAX;
 
 /// The part of a lease that is given up so that it ends here before it ends on the server: 1 %, at least 10 ms, at
 /// most half, for clocks that run at slightly different rates.
@@ -465,15 +467,20 @@ impl HeldLease {
         self.rare.get_or_init(Box::default)
     }
 
-    /// The observer is about to be told of it; `false` if it was before.
-    pub(super) fn note_told_of(&self, now_ms: u64) -> bool {
-        self.rare().told_of_ms.compare_exchange(0, now_ms.max(1), Ordering::AcqRel, Ordering::Acquire).is_ok()
+    /// The observer is about to be told of it; `false` if it was before. Nothing tells of its end until [`note_told_of`](Self::note_told_of).
+    pub(super) fn begin_telling_of(&self) -> bool {
+        self.rare().told_of_ms.compare_exchange(0, BEING_TOLD, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// The observer has been told of it.
+    pub(super) fn note_told_of(&self, now_ms: u64) {
+        self.rare().told_of_ms.store(now_ms.max(1), Ordering::Release);
     }
 
     /// Since when the observer knows of it, if it does. It is answered once.
     pub(super) fn take_told_of(&self) -> Option<u64> {
-        let since_ms = self.rare.get()?.told_of_ms.swap(0, Ordering::AcqRel);
-        (since_ms > 0).then_some(since_ms)
+        let taken = |since_ms| (since_ms != BEING_TOLD && since_ms > 0).then_some(0);
+        self.rare.get()?.told_of_ms.fetch_update(Ordering::AcqRel, Ordering::Acquire, taken).ok()
     }
 
     /// How replicas confirmed the grant, if they were asked.

@@ -320,8 +320,9 @@ impl Guard {
             self.core.store.outlives(self.lease.owner.field());
             if self.lease.goes_without_release(self.lease_term) {
                 self.core.lanes.forget(&self.lease);
-                self.lease.mark_given_back();
-                self.core.hold_ended(&self.lease, HoldEnd::Detached);
+                if self.lease.mark_given_back() {
+                    self.core.hold_ended(&self.lease, HoldEnd::Detached);
+                }
             }
         }
         DetachedHold {

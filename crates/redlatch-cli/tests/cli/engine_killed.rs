@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::support::{Over, Place, Running, both, eventually};
 
-const RUNS: usize = 40;
+const RUNS: usize = 12;
 
 /// The command: it notes its beginning and its end, and whether another one is at work, which the kernel knows even of one that was killed.
 /// It goes on until another engine than that of its beginning has served.

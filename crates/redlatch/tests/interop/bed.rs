@@ -123,7 +123,11 @@ impl Bed {
         java.connect(&brisk).unwrap_or_else(|error| panic!("{error}"));
         let builder = || Client::builder().url(server.url());
         let [ours, ours_too] = [(); 2].map(|()| run(builder().connect()).unwrap());
-        let patient = [(); 2].map(|()| run(builder().poll_interval_max(PATIENCE).connect()).unwrap());
+        // Only messages wake them: the server may not tell them of changes.
+        let untold = ["ACL", "SETUSER", "untold", "on", ">pw", "~*", "&*", "+@all", "-client|tracking"];
+        server.cmd(&untold).unwrap();
+        let patient = || builder().username("untold").password("pw").poll_interval_max(PATIENCE);
+        let patient = [(); 2].map(|()| run(patient().connect()).unwrap());
         let brisk = run(builder().watchdog_lease(BRISK).connect()).unwrap();
         Self { server, java, ours, ours_too, patient, brisk, next: AtomicU64::new(1) }
     }

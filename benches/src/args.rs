@@ -16,7 +16,7 @@ Usage: redlatch-benches [--quick] [--rounds N] [--only NAME…] [--json FILE] [-
   --quick        short slices and a shorter lease: for trying things out, not for figures to keep
   --rounds N     how often everything is measured; medians are reported (default 3)
   --only NAME…   these sections only: pair, multi, memory, local, handoff, fair, latency, held, contention, kinds,
-                 cluster, failover, told, java (needs Java and Maven; the only one that is not run unless named)
+                 cluster, failover, told, dead, java (needs Java and Maven; the only one that is not run unless named)
   --json FILE    write the figures, round by round, to a file
   --engine FILE  the redlatch command to serve local: with, instead of this program itself
 

@@ -62,6 +62,11 @@ impl Bed {
         Client::builder().url(url).engine_binary(&self.engine_program).engine_dir(self.engine_dir.path())
     }
 
+    /// What leads other processes to the same engine, once it runs.
+    pub(crate) fn local_url(&self) -> String {
+        format!("local://{}", self.engine_dir.path().display())
+    }
+
     /// The process of the local engine, once a client has had it started.
     pub(crate) fn engine_pid(&self) -> Outcome<u32> {
         engine::pid(self.engine_dir.path())

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 /// The sections.
-pub(crate) const NAMES: [&str; 14] = [
+pub(crate) const NAMES: [&str; 15] = [
     "pair",
     "multi",
     "memory",
@@ -17,6 +17,7 @@ pub(crate) const NAMES: [&str; 14] = [
     "cluster",
     "failover",
     "told",
+    "dead",
     "java",
 ];
 

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod contention;
+mod dead;
 mod failover;
 mod fair;
 mod handoff;
@@ -35,6 +36,7 @@ pub(crate) enum Section {
     Cluster(cluster::Cluster),
     Failover(failover::Failover),
     Told(told::Told),
+    Dead(dead::Dead),
     Java(java::Java),
 }
 
@@ -54,6 +56,7 @@ macro_rules! each {
             Section::Cluster($inner) => $do,
             Section::Failover($inner) => $do,
             Section::Told($inner) => $do,
+            Section::Dead($inner) => $do,
             Section::Java($inner) => $do,
         }
     };
@@ -76,6 +79,7 @@ impl Section {
             "cluster" => Section::Cluster(cluster::Cluster::open(bed).await?),
             "failover" => Section::Failover(failover::Failover),
             "told" => Section::Told(told::Told::open(bed).await?),
+            "dead" => Section::Dead(dead::Dead::open(bed).await?),
             "java" => Section::Java(java::Java::open(bed).await?),
             _ => return Err(format!("there is no section {name}").into()),
         })
@@ -96,6 +100,7 @@ impl Section {
             Section::Cluster(_) => "cluster",
             Section::Failover(_) => "failover",
             Section::Told(_) => "told",
+            Section::Dead(_) => "dead",
             Section::Java(_) => "java",
         }
     }

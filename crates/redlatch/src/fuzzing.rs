@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::{
     config::{RedissonYaml, url::StoreUrl},
-    keys::{Keys, LaneKind},
+    keys::{KeyKind, Keys},
     name::LockName,
     store::redis,
 };
@@ -35,7 +35,7 @@ pub fn names(bytes: &[u8]) {
     let Ok(name) = LockName::new(bytes) else { return };
     let shown = format!("{name} {name:?}");
     assert!(!shown.contains(char::is_control), "{shown:?}");
-    for kind in [LaneKind::Lock, LaneKind::Fair, LaneKind::Read, LaneKind::Write, LaneKind::Permits] {
+    for kind in [KeyKind::Lock, KeyKind::Fair, KeyKind::Read, KeyKind::Write, KeyKind::Permits] {
         let keys = Keys::new(name.clone(), kind);
         let mut derived = vec![keys.key.clone(), keys.channel().clone(), keys.token().clone()];
         derived.extend([&keys.queue, &keys.timeouts].into_iter().filter(|key| !key.is_empty()).cloned());

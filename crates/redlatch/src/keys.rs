@@ -72,7 +72,7 @@ fn before<'a>(word: &str, key: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
 
 /// What a name is used for. Tasks of one process meet only within one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum LaneKind {
+pub(crate) enum KeyKind {
     /// A lock with one holder: plain, fenced, spin, non-reentrant.
     Lock,
     /// A lock with a queue on the server.
@@ -89,7 +89,7 @@ pub(crate) enum LaneKind {
 #[derive(Debug)]
 pub(crate) struct Keys {
     pub(crate) name: LockName,
-    pub(crate) kind: LaneKind,
+    pub(crate) kind: KeyKind,
     pub(crate) key: Arc<[u8]>,
     /// Worked out when they are first asked for: many locks are held at once, and few of them are told of or fenced. A child that is forked off
     /// meanwhile waits for no thread that does so.
@@ -110,14 +110,14 @@ pub(crate) struct Keys {
     other_kind: OnceBox<Arc<Keys>>,
 }
 
-fn lane_hash(name: &[u8], kind: LaneKind) -> u64 {
+fn lane_hash(name: &[u8], kind: KeyKind) -> u64 {
     static SALTED: OnceBox<Salted> = OnceBox::new();
     kind.mark(SALTED.get_or_init(Box::default).hash_one(name))
 }
 
-impl LaneKind {
+impl KeyKind {
     /// The kinds whose holds are fields of the Redis hash that has the name as its key.
-    const OF_A_REDIS_HASH: [LaneKind; 4] = [LaneKind::Lock, LaneKind::Fair, LaneKind::Read, LaneKind::Write];
+    const OF_A_REDIS_HASH: [KeyKind; 4] = [KeyKind::Lock, KeyKind::Fair, KeyKind::Read, KeyKind::Write];
 
     /// The hash value of a name, made that of this kind.
     fn mark(self, lane_hash: u64) -> u64 {
@@ -127,10 +127,10 @@ impl LaneKind {
     /// Where a release is told; the list of those who wait, and the times, where it has these.
     fn places(self) -> (Place, Option<Place>, Option<Place>) {
         match self {
-            LaneKind::Lock => (LOCK_CHANNEL, None, None),
-            LaneKind::Fair => (LOCK_CHANNEL, Some(QUEUE), Some(QUEUE_TIMES)),
-            LaneKind::Read | LaneKind::Write => (RW_CHANNEL, None, Some(READ_TIMES)),
-            LaneKind::Permits => (PERMITS_CHANNEL, None, Some(PERMIT_TIMES)),
+            KeyKind::Lock => (LOCK_CHANNEL, None, None),
+            KeyKind::Fair => (LOCK_CHANNEL, Some(QUEUE), Some(QUEUE_TIMES)),
+            KeyKind::Read | KeyKind::Write => (RW_CHANNEL, None, Some(READ_TIMES)),
+            KeyKind::Permits => (PERMITS_CHANNEL, None, Some(PERMIT_TIMES)),
         }
     }
 
@@ -140,13 +140,13 @@ impl LaneKind {
     }
 
     /// The other kinds of a lock of that name: where one owner has a hold of one of them, no other owner has one of another.
-    pub(crate) fn others(self) -> impl Iterator<Item = LaneKind> {
-        LaneKind::OF_A_REDIS_HASH.into_iter().filter(move |other| self != LaneKind::Permits && *other != self)
+    pub(crate) fn others(self) -> impl Iterator<Item = KeyKind> {
+        KeyKind::OF_A_REDIS_HASH.into_iter().filter(move |other| self != KeyKind::Permits && *other != self)
     }
 }
 
 impl Keys {
-    pub(crate) fn new(name: LockName, kind: LaneKind) -> Self {
+    pub(crate) fn new(name: LockName, kind: KeyKind) -> Self {
         let key = name.bytes().clone();
         let (_, queue, times) = kind.places();
         // An empty key is no allocation of its own.
@@ -180,28 +180,28 @@ impl Keys {
 
     /// The write side of the lock whose read side this is.
     pub(crate) fn writing_beside(readers: &Arc<Keys>) -> Self {
-        Keys { readers: Some(readers.clone()), ..Keys::new(readers.name.clone(), LaneKind::Write) }
+        Keys { readers: Some(readers.clone()), ..Keys::new(readers.name.clone(), KeyKind::Write) }
     }
 
     /// The keys of the name as a lock of the other kind whose holds are the same fields of the same Redis hash: plain and fair locks.
     pub(crate) fn other_kind(&self) -> Option<&Arc<Keys>> {
         let other = match self.kind {
-            LaneKind::Lock => LaneKind::Fair,
-            LaneKind::Fair => LaneKind::Lock,
-            LaneKind::Read | LaneKind::Write | LaneKind::Permits => return None,
+            KeyKind::Lock => KeyKind::Fair,
+            KeyKind::Fair => KeyKind::Lock,
+            KeyKind::Read | KeyKind::Write | KeyKind::Permits => return None,
         };
         Some(self.other_kind.get_or_init(|| Box::new(Arc::new(Keys::new(self.name.clone(), other)))))
     }
 
     /// The hash value of the same name for another kind.
-    pub(crate) fn lane_hash_as(&self, kind: LaneKind) -> u64 {
+    pub(crate) fn lane_hash_as(&self, kind: KeyKind) -> u64 {
         kind.mark(self.lane_hash)
     }
 
     /// All names, each with its kind, that this key may belong to.
     pub(crate) fn behind(key: &[u8]) -> Vec<Keys> {
-        let own = LaneKind::OF_A_REDIS_HASH.map(|kind| (key, kind));
-        let times = before(PERMIT_TIMES.word(), key).map(|name| (name, LaneKind::Permits));
+        let own = KeyKind::OF_A_REDIS_HASH.map(|kind| (key, kind));
+        let times = before(PERMIT_TIMES.word(), key).map(|name| (name, KeyKind::Permits));
         own.into_iter().chain(times).map(|(name, kind)| Keys::new(LockName::unchecked(name), kind)).collect()
     }
 
@@ -220,10 +220,10 @@ mod tests {
 
     #[test]
     fn keys_follow_the_protocol() {
-        let keys = Keys::new(LockName::new("plain").unwrap(), LaneKind::Lock);
+        let keys = Keys::new(LockName::new("plain").unwrap(), KeyKind::Lock);
         assert_eq!(&**keys.channel(), b"redisson_lock__channel:{plain}");
         assert_eq!(&**keys.token(), b"redisson_lock_token:{plain}");
-        let keys = Keys::new(LockName::new("a{b}c").unwrap(), LaneKind::Lock);
+        let keys = Keys::new(LockName::new("a{b}c").unwrap(), KeyKind::Lock);
         assert_eq!(&**keys.channel(), b"redisson_lock__channel:a{b}c");
     }
 
@@ -253,7 +253,7 @@ mod tests {
         #[test]
         fn every_name_is_refused_or_keeps_its_keys_in_one_slot(bytes: Vec<u8>) {
             if let Ok(name) = LockName::new(&bytes) {
-                let keys = Keys::new(name, LaneKind::Lock);
+                let keys = Keys::new(name, KeyKind::Lock);
                 assert_eq!(hash_tag(keys.channel()), hash_tag(&bytes));
                 assert_eq!(hash_tag(keys.token()), hash_tag(&bytes));
             }
@@ -262,9 +262,9 @@ mod tests {
         #[test]
         fn a_name_is_found_behind_its_keys(bytes in proptest::collection::vec(proptest::sample::select(b"{}ab:".to_vec()), 1..8)) {
             if let Ok(name) = LockName::new(&bytes) {
-                for kind in [LaneKind::Lock, LaneKind::Fair, LaneKind::Read, LaneKind::Write, LaneKind::Permits] {
+                for kind in [KeyKind::Lock, KeyKind::Fair, KeyKind::Read, KeyKind::Write, KeyKind::Permits] {
                     let keys = Keys::new(name.clone(), kind);
-                    let key = if kind == LaneKind::Permits { &keys.timeouts } else { &keys.key };
+                    let key = if kind == KeyKind::Permits { &keys.timeouts } else { &keys.key };
                     assert!(Keys::behind(key).iter().any(|found| found.name == name && found.kind == kind));
                 }
             }
@@ -273,7 +273,7 @@ mod tests {
         #[test]
         fn braces_are_no_exception(bytes in proptest::collection::vec(proptest::sample::select(b"{}ab".to_vec()), 0..8)) {
             if let Ok(name) = LockName::new(&bytes) {
-                let keys = Keys::new(name, LaneKind::Lock);
+                let keys = Keys::new(name, KeyKind::Lock);
                 assert_eq!(hash_tag(keys.channel()), hash_tag(&bytes));
             }
         }

@@ -81,7 +81,7 @@ pub use locks::{
     quorum::{AcquireQuorum, QuorumGuard, QuorumLock},
     read_write::{ReadGuard, ReadLock, ReadWriteLock, WriteGuard, WriteLock},
     shared::{
-        Acquire, DetachedHold, Force, Forced, Guard, Hold, Lease, WithError,
+        Acquire, AnyGuard, DetachedHold, Force, Forced, Guard, Lease, WithError,
         lock::Lock,
         members::{LostMember, Member, UnlockReport},
     },

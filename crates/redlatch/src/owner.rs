@@ -46,7 +46,7 @@ struct Inner {
     /// It has holds that this process does not count.
     uncounted: AtomicBool,
     /// It may be used to enter or acquire by others than its guard.
-    known_outside: AtomicBool,
+    reusable: AtomicBool,
     /// How many leases of this process are its.
     holds: AtomicU32,
     /// The program was given it and may compare it with who holds.
@@ -68,7 +68,7 @@ impl Owner {
             pid: fork::here(),
             shown: AtomicBool::new(foreign),
             uncounted: AtomicBool::new(false),
-            known_outside: AtomicBool::new(foreign),
+            reusable: AtomicBool::new(foreign),
             holds: AtomicU32::new(0),
             pinned: AtomicBool::new(false),
             staying: AtomicU32::new(0),
@@ -104,9 +104,14 @@ impl Owner {
         self.0.number
     }
 
+    /// Stands in a call for the number of its request, which `core/request_ids.rs` puts in its place.
+    pub(crate) fn request_stand_in(&self) -> i64 {
+        self.0.number
+    }
+
     /// Marks the owner as known outside of its guard, where it could be used to enter again.
-    pub(crate) fn mark_known_outside(&self) -> &Self {
-        self.0.known_outside.store(true, Ordering::Relaxed);
+    pub(crate) fn mark_reusable(&self) -> &Self {
+        self.0.reusable.store(true, Ordering::Relaxed);
         self
     }
 
@@ -122,21 +127,21 @@ impl Owner {
         if Arc::ptr_eq(&self.0, &asking.0) {
             return true;
         }
-        if asking.is_multi_process() && self.is_known_outside() {
+        if asking.is_multi_process() && self.is_reusable() {
             self.becomes_multi_process();
         }
-        self.is_known_outside()
+        self.is_reusable()
     }
 
-    pub(crate) fn is_known_outside(&self) -> bool {
-        self.0.known_outside.load(Ordering::Relaxed) || self.is_multi_process()
+    pub(crate) fn is_reusable(&self) -> bool {
+        self.0.reusable.load(Ordering::Relaxed) || self.is_multi_process()
     }
 
     /// A lease of this process begins. Who is given one of several leases of an owner has the owner of the others: none of them is passed on from
     /// then on, and what ends each is covered.
     pub(crate) fn begins_to_hold(&self) {
         if self.0.holds.fetch_add(1, Ordering::Relaxed) > 0 {
-            self.mark_known_outside();
+            self.mark_reusable();
         }
     }
 
@@ -158,7 +163,7 @@ impl Owner {
     /// A thread is this owner from now on: it enters what it holds.
     pub(crate) fn becomes_a_thread(&self) {
         self.0.of_thread.store(true, Ordering::Relaxed);
-        self.mark_known_outside();
+        self.mark_reusable();
     }
 
     /// An error where a hold of a thread would get a guard that other threads may have.
@@ -388,9 +393,9 @@ mod tests {
         owner.begins_to_hold();
         owner.holds_on();
         owner.holds_less();
-        assert!(!owner.is_known_outside(), "its one lease was passed on");
+        assert!(!owner.is_reusable(), "its one lease was passed on");
         owner.begins_to_hold();
-        assert!(owner.is_known_outside());
+        assert!(owner.is_reusable());
     }
 
     #[test]

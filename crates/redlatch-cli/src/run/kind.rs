@@ -3,7 +3,7 @@
 use std::{str::FromStr, time::Duration};
 
 use redlatch::{
-    Acquire, Client, ErrorKind, FairLock, Force, Forced, Guard, Hold, HoldMode, Lease, Lock, LockKind,
+    Acquire, AnyGuard, Client, ErrorKind, FairLock, Force, Forced, Guard, HoldMode, Lease, Lock, LockKind,
     LockName, Member, Owner, PermitSemaphore, ReadWriteLock, ReplicaAck, Unlocked, Wait,
 };
 
@@ -118,7 +118,10 @@ impl Handle {
     }
 }
 
-async fn ask<G: Hold>(attempt: Acquire<'_, G>, terms: Terms<'_>) -> Result<Option<Guard>, redlatch::Error> {
+async fn ask<G: AnyGuard>(
+    attempt: Acquire<'_, G>,
+    terms: Terms<'_>,
+) -> Result<Option<Guard>, redlatch::Error> {
     let mut attempt = attempt.wait(terms.wait).lease(terms.lease).replica_ack(terms.ack);
     if terms.fenced {
         attempt = attempt.fenced();
@@ -126,7 +129,7 @@ async fn ask<G: Hold>(attempt: Acquire<'_, G>, terms: Terms<'_>) -> Result<Optio
     if let Some(owner) = terms.owner {
         attempt = attempt.owner(owner);
     }
-    Ok(attempt.await?.map(Hold::into_guard))
+    Ok(attempt.await?.map(AnyGuard::into_guard))
 }
 
 /// A hold that nobody has a guard of: one that `lock` left, or that of another process.

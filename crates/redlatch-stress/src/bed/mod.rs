@@ -45,7 +45,7 @@ pub(crate) enum Store {
 
 /// Whether a script gives a hold back or undoes a grant.
 pub(crate) fn ends_a_hold(script: &Script) -> bool {
-    ["release", "leave", "undo"].iter().any(|word| script.name().contains(word))
+    ["release", "undo"].iter().any(|word| script.name().contains(word))
 }
 
 /// A store in use.

@@ -303,7 +303,7 @@ impl Model for Fair {
             Ask => ask(WAIT_MS),
             Enter => words("enter", NAME, &format!("{NUMBER} {by} {LEASE_MS}")),
             Renew => words("renew", NAME, &format!("{NUMBER} {LEASE_MS} {by}")),
-            Leave => words("fair_leave", keys, &format!("{tell} {n} {TICK_MS}")),
+            Leave => words("fair_release_one", keys, &format!("{tell} {n} {TICK_MS}")),
             Release => words("fair_release", keys, &format!("{tell} _ 0 0")),
             ReleaseCounted => words("fair_release", keys, &format!("{tell} _ 0 0 {n}")),
             HandOver => words("fair_release", keys, &format!("{tell} {to} {LEASE_MS} 0")),

@@ -405,7 +405,7 @@ impl Model for Plain {
         match verb {
             Acquire => words("acquire", keys, &format!("{NUMBER} {by} {LEASE_MS} {fenced}")),
             Enter => words("enter", keys, &format!("{NUMBER} {by} {LEASE_MS}{drawing}")),
-            Leave => words("leave", NAME, &format!("{tell} {n} {TICK_MS}")),
+            Leave => words("release_one", NAME, &format!("{tell} {n} {TICK_MS}")),
             Release => words("release", NAME, &tell),
             ReleaseCounted => words("release", NAME, &format!("{tell} {n}")),
             Renew => words("renew", NAME, &format!("{NUMBER} {LEASE_MS} {by}")),

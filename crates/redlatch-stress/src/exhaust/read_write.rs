@@ -403,9 +403,11 @@ impl Model for ReadWrite {
             Acquire(side) => words(pick(side, "read_acquire", "write_acquire"), keys, &format!("{lease} 0")),
             Enter(Read) => words("read_enter", keys, lease),
             Enter(Write) => words("write_enter", NAME, lease),
-            Leave(side) => {
-                words(pick(side, "read_leave", "write_leave"), keys, &format!("{tell} {n} {TICK_MS}"))
-            }
+            Leave(side) => words(
+                pick(side, "read_release_one", "write_release_one"),
+                keys,
+                &format!("{tell} {n} {TICK_MS}"),
+            ),
             Release(side) => words(pick(side, "read_release", "write_release"), keys, tell),
             ReleaseCounted(side) => {
                 words(pick(side, "read_release", "write_release"), keys, &format!("{tell} {n}"))

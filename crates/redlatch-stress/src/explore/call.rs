@@ -10,10 +10,10 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use redlatch::{Error, Hold, Owner, Unlocked};
+use redlatch::{AnyGuard, Error, Owner, Unlocked};
 
 use super::{network::locked, program::EXTENDED};
-use crate::worker::kind::AnyGuard;
+use crate::worker::kind::OneGuard;
 
 /// Lets a call be left unpolled.
 #[derive(Default)]
@@ -61,7 +61,7 @@ impl<F: Future> Future for Gated<F> {
 
 /// What a call came to.
 pub(super) enum Ended {
-    Granted(AnyGuard),
+    Granted(OneGuard),
     Busy,
     Unlocked(Unlocked),
     Done,
@@ -71,20 +71,20 @@ pub(super) enum Ended {
 pub(super) type Call = Pin<Box<dyn Future<Output = Ended> + Send>>;
 
 /// The text of a guard's owner. Asking the guard itself would tell it that its owner is known elsewhere.
-pub(super) fn owner_of(held: &AnyGuard) -> String {
+pub(super) fn owner_of(held: &OneGuard) -> String {
     let text = format!("{held:?}");
     let owner = text.split("Owner(").nth(1).and_then(|rest| rest.split(')').next());
     owner.unwrap_or_default().to_owned()
 }
 
 /// Leaves a hold without a guard; its owner.
-pub(super) fn detach(held: AnyGuard) -> Option<Owner> {
+pub(super) fn detach(held: OneGuard) -> Option<Owner> {
     let left = match held {
-        AnyGuard::One(guard) => guard.detach(),
-        AnyGuard::Read(guard) => guard.detach(),
-        AnyGuard::Write(guard) => guard.detach(),
+        OneGuard::One(guard) => guard.detach(),
+        OneGuard::Read(guard) => guard.detach(),
+        OneGuard::Write(guard) => guard.detach(),
         // The other one ends with its lease.
-        AnyGuard::Multi(guard) => guard.detach().into_iter().next()?,
+        OneGuard::Multi(guard) => guard.detach().into_iter().next()?,
         other => {
             drop(other);
             return None;
@@ -93,28 +93,28 @@ pub(super) fn detach(held: AnyGuard) -> Option<Owner> {
     Some(left.owner)
 }
 
-pub(super) async fn unlock(held: AnyGuard) -> Ended {
+pub(super) async fn unlock(held: OneGuard) -> Ended {
     let unlocked = match held {
-        AnyGuard::One(guard) => guard.unlock().await,
-        AnyGuard::Read(guard) => guard.unlock().await,
-        AnyGuard::Write(guard) => guard.unlock().await,
-        AnyGuard::Multi(guard) => guard.unlock().await.into_result().map(|()| Unlocked::Released),
+        OneGuard::One(guard) => guard.unlock().await,
+        OneGuard::Read(guard) => guard.unlock().await,
+        OneGuard::Write(guard) => guard.unlock().await,
+        OneGuard::Multi(guard) => guard.unlock().await.into_result().map(|()| Unlocked::Released),
         _ => return Ended::Done,
     };
     unlocked.map_or_else(Ended::Failed, Ended::Unlocked)
 }
 
-pub(super) async fn downgrade(held: AnyGuard) -> Ended {
-    let AnyGuard::Write(guard) = held else { return Ended::Done };
-    guard.downgrade().await.map_or_else(Ended::Failed, |guard| Ended::Granted(AnyGuard::Read(guard)))
+pub(super) async fn downgrade(held: OneGuard) -> Ended {
+    let OneGuard::Write(guard) = held else { return Ended::Done };
+    guard.downgrade().await.map_or_else(Ended::Failed, |guard| Ended::Granted(OneGuard::Read(guard)))
 }
 
-pub(super) async fn read_beside(held: Arc<AnyGuard>) -> Ended {
-    let AnyGuard::Write(guard) = &*held else { return Ended::Done };
-    guard.read().await.map_or_else(Ended::Failed, |guard| Ended::Granted(AnyGuard::Read(guard)))
+pub(super) async fn read_beside(held: Arc<OneGuard>) -> Ended {
+    let OneGuard::Write(guard) = &*held else { return Ended::Done };
+    guard.read().await.map_or_else(Ended::Failed, |guard| Ended::Granted(OneGuard::Read(guard)))
 }
 
-pub(super) async fn reenter(held: Arc<AnyGuard>) -> Ended {
+pub(super) async fn reenter(held: Arc<OneGuard>) -> Ended {
     match held.reenter().await {
         Some(Ok(held)) => Ended::Granted(held),
         Some(Err(error)) => Ended::Failed(error),
@@ -122,9 +122,9 @@ pub(super) async fn reenter(held: Arc<AnyGuard>) -> Ended {
     }
 }
 
-pub(super) async fn extend(held: Arc<AnyGuard>) -> Ended {
+pub(super) async fn extend(held: Arc<OneGuard>) -> Ended {
     let extended = match (&*held, held.guard()) {
-        (AnyGuard::Multi(guard), _) => guard.extend(EXTENDED).await,
+        (OneGuard::Multi(guard), _) => guard.extend(EXTENDED).await,
         (_, Some(guard)) => guard.as_guard().extend(EXTENDED).await,
         _ => return Ended::Done,
     };

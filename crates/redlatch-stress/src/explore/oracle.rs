@@ -6,11 +6,11 @@
 use std::sync::Arc;
 
 use super::program::Kind;
-use crate::worker::kind::AnyGuard;
+use crate::worker::kind::OneGuard;
 
 /// A guard that a task has.
 pub(super) struct Slot {
-    pub(super) held: Arc<AnyGuard>,
+    pub(super) held: Arc<OneGuard>,
     /// The text of its owner.
     pub(super) owner: String,
     pub(super) kind: Kind,

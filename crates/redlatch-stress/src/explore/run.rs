@@ -18,7 +18,7 @@ use super::{
     oracle::{self, Slot},
     program::{EXTENDED, Kind, LEASE, Length, NAME, OWNERS, Op, Program, Who},
 };
-use crate::worker::kind::AnyGuard;
+use crate::worker::kind::OneGuard;
 
 /// The lock that a set has besides.
 const BESIDES: &str = "m";
@@ -517,15 +517,15 @@ impl World<'_> {
             let (besides, both) = (client.lock(BESIDES), client.read_write_lock(NAME));
             let first = if kind == Kind::Write { both.write().into() } else { (&client.lock(NAME)).into() };
             return match MultiLock::new([first, Member::from(&besides)]) {
-                Ok(pair) => ask!(pair, AnyGuard::Multi, std::convert::identity),
+                Ok(pair) => ask!(pair, OneGuard::Multi, std::convert::identity),
                 Err(error) => Box::pin(async { Ended::Failed(error) }),
             };
         }
         match kind {
-            Kind::Plain => ask!(client.lock(NAME), AnyGuard::One),
-            Kind::Fair => ask!(client.fair_lock(NAME), AnyGuard::One),
-            Kind::Read => ask!(client.read_write_lock(NAME).read().clone(), AnyGuard::Read),
-            Kind::Write => ask!(client.read_write_lock(NAME).write().clone(), AnyGuard::Write),
+            Kind::Plain => ask!(client.lock(NAME), OneGuard::One),
+            Kind::Fair => ask!(client.fair_lock(NAME), OneGuard::One),
+            Kind::Read => ask!(client.read_write_lock(NAME).read().clone(), OneGuard::Read),
+            Kind::Write => ask!(client.read_write_lock(NAME).write().clone(), OneGuard::Write),
         }
     }
 
@@ -544,10 +544,10 @@ impl World<'_> {
             }};
         }
         match kind {
-            Kind::Plain => adopt!(client.lock(NAME), AnyGuard::One),
-            Kind::Fair => adopt!(client.fair_lock(NAME), AnyGuard::One),
-            Kind::Read => adopt!(client.read_write_lock(NAME).read().clone(), AnyGuard::Read),
-            Kind::Write => adopt!(client.read_write_lock(NAME).write().clone(), AnyGuard::Write),
+            Kind::Plain => adopt!(client.lock(NAME), OneGuard::One),
+            Kind::Fair => adopt!(client.fair_lock(NAME), OneGuard::One),
+            Kind::Read => adopt!(client.read_write_lock(NAME).read().clone(), OneGuard::Read),
+            Kind::Write => adopt!(client.read_write_lock(NAME).write().clone(), OneGuard::Write),
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redlatch::{Client, ClientBuilder, Hold as _, Lease, Lock, Wait, kinds::LockMarker};
+use redlatch::{AnyGuard as _, Client, ClientBuilder, Lease, Lock, Wait, kinds::LockMarker};
 
 use super::LEASE;
 use crate::bed::Outcome;

@@ -2,12 +2,12 @@
 
 use std::{future::Future, time::Duration};
 
-use redlatch::{Acquire, Error, Hold, Lease, MultiLock, Owner, QuorumLock, ReplicaAck, Wait};
+use redlatch::{Acquire, AnyGuard, Error, Lease, MultiLock, Owner, QuorumLock, ReplicaAck, Wait};
 use redlatch_testkit::cancel::poll_n_then_drop;
 
 use super::{
     Worker,
-    kind::{AnyGuard, Kind},
+    kind::{Kind, OneGuard},
 };
 
 /// When a call is dropped.
@@ -68,7 +68,7 @@ impl Ask {
         }
     }
 
-    fn put<'a, G: Hold>(&self, worker: &Worker, acquire: Acquire<'a, G>) -> Acquire<'a, G> {
+    fn put<'a, G: AnyGuard>(&self, worker: &Worker, acquire: Acquire<'a, G>) -> Acquire<'a, G> {
         let mut acquire = acquire.wait(self.wait).lease(self.lease);
         if let Some(owner) = &self.owner {
             acquire = acquire.owner(owner);
@@ -83,7 +83,7 @@ impl Ask {
     }
 
     /// `None` inside if it was busy; `None` outside if the call was dropped.
-    pub(super) async fn run(&self, worker: &Worker) -> Option<Result<Option<AnyGuard>, Error>> {
+    pub(super) async fn run(&self, worker: &Worker) -> Option<Result<Option<OneGuard>, Error>> {
         let (client, name) = (&worker.client, self.name.as_str());
         macro_rules! ask {
             ($lock:expr, $held:expr) => {{
@@ -94,19 +94,19 @@ impl Ask {
             }};
         }
         match self.kind {
-            Kind::Plain => ask!(client.lock(name), AnyGuard::One),
-            Kind::Fair => ask!(client.fair_lock(name), AnyGuard::One),
-            Kind::Spin => ask!(client.spin_lock(name), AnyGuard::One),
-            Kind::NonReentrant => ask!(client.non_reentrant_lock(name), AnyGuard::One),
-            Kind::NonReentrantFair => ask!(client.non_reentrant_fair_lock(name), AnyGuard::One),
-            Kind::Fenced => ask!(client.fenced_lock(name), AnyGuard::Fenced),
-            Kind::Read => ask!(client.read_write_lock(name).read().clone(), AnyGuard::Read),
-            Kind::Write => ask!(client.read_write_lock(name).write().clone(), AnyGuard::Write),
+            Kind::Plain => ask!(client.lock(name), OneGuard::One),
+            Kind::Fair => ask!(client.fair_lock(name), OneGuard::One),
+            Kind::Spin => ask!(client.spin_lock(name), OneGuard::One),
+            Kind::NonReentrant => ask!(client.non_reentrant_lock(name), OneGuard::One),
+            Kind::NonReentrantFair => ask!(client.non_reentrant_fair_lock(name), OneGuard::One),
+            Kind::Fenced => ask!(client.fenced_lock(name), OneGuard::Fenced),
+            Kind::Read => ask!(client.read_write_lock(name).read().clone(), OneGuard::Read),
+            Kind::Write => ask!(client.read_write_lock(name).write().clone(), OneGuard::Write),
             Kind::Permits => {
                 let semaphore = client.permit_semaphore(name);
                 let request = semaphore.request().permits(self.permits).wait(self.wait).lease(self.lease);
                 let outcome = self.cut.apply(request.into_future()).await?;
-                Some(outcome.map(|guard| guard.map(AnyGuard::Permits)))
+                Some(outcome.map(|guard| guard.map(OneGuard::Permits)))
             }
             Kind::Quorum => {
                 let lock = match QuorumLock::new(worker.members.iter().map(|client| client.lock(name))) {
@@ -115,7 +115,7 @@ impl Ask {
                 };
                 let acquire = lock.acquire().wait(self.wait).lease(self.lease);
                 let outcome = self.cut.apply(acquire.into_future()).await?;
-                Some(outcome.map(|guard| guard.map(AnyGuard::Quorum)))
+                Some(outcome.map(|guard| guard.map(OneGuard::Quorum)))
             }
             Kind::Multi => {
                 let members = self.members().into_iter().map(|name| client.lock(name));
@@ -128,7 +128,7 @@ impl Ask {
                     acquire = acquire.owner(owner);
                 }
                 let outcome = self.cut.apply(acquire.into_future()).await?;
-                Some(outcome.map(|guard| guard.map(AnyGuard::Multi)))
+                Some(outcome.map(|guard| guard.map(OneGuard::Multi)))
             }
         }
     }

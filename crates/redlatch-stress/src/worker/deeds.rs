@@ -7,7 +7,7 @@ use redlatch::{Lease, Wait};
 use super::{
     Pooled, Worker,
     ask::{Ask, Cut},
-    kind::{AnyGuard, Kind},
+    kind::{Kind, OneGuard},
     task::{Noted, Task},
 };
 use crate::rng::Rng;
@@ -110,7 +110,7 @@ impl Task {
         if !self.keep(&mut noted, time).await {
             return;
         }
-        let Noted { held: AnyGuard::Write(guard), mut seen } = noted else { return };
+        let Noted { held: OneGuard::Write(guard), mut seen } = noted else { return };
         seen.iter_mut().for_each(|seen| seen.end("downgraded"));
         let cut = match self.rng.below(3) {
             0 => Cut::Never,
@@ -121,7 +121,7 @@ impl Task {
         (reading.kind, reading.cut, reading.fenced) = (Kind::Read, Cut::Never, false);
         match cut.apply(guard.downgrade()).await {
             Some(Ok(guard)) => {
-                let Some(mut noted) = self.note(worker, &reading, AnyGuard::Read(guard)) else { return };
+                let Some(mut noted) = self.note(worker, &reading, OneGuard::Read(guard)) else { return };
                 let time = self.time();
                 if self.keep(&mut noted, time).await {
                     self.give_back(noted, &ask.name).await;
@@ -218,7 +218,7 @@ impl Task {
         (ask.cut, ask.lease, ask.fenced) = (Cut::Never, Lease::Renewed, false);
         (ask.owner, ask.label) = (None, worker.fresh_label(&self.label));
         let Some(noted) = self.obtain(worker, &ask).await else { return };
-        let Noted { held: AnyGuard::One(guard), mut seen } = noted else { return };
+        let Noted { held: OneGuard::One(guard), mut seen } = noted else { return };
         seen.iter_mut().for_each(|seen| seen.end("detached"));
         let left = guard.detach();
         self.says(format!("left {} as {}", ask.name, ask.label));
@@ -229,7 +229,7 @@ impl Task {
                 if *guard.owner() != left.owner {
                     ask.label = worker.fresh_label(&self.label);
                 }
-                let Some(mut noted) = self.note(worker, &ask, AnyGuard::One(guard)) else { return };
+                let Some(mut noted) = self.note(worker, &ask, OneGuard::One(guard)) else { return };
                 let time = self.time();
                 if self.keep(&mut noted, time).await {
                     self.give_back(noted, &ask.name).await;

@@ -2,13 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redlatch::{Hold as _, Lease, Owner, Wait};
+use redlatch::{AnyGuard as _, Lease, Owner, Wait};
 
 use super::{
     Worker,
     ask::{Ask, Cut},
     board::{Door, Keeper, Left},
-    kind::{AnyGuard, Kind},
+    kind::{Kind, OneGuard},
     task::{Noted, Task},
 };
 use crate::rng::Rng;
@@ -46,9 +46,9 @@ impl Task {
     async fn part_with(&mut self, worker: &Worker, ask: &Ask, noted: Noted<'_>) {
         let Noted { held, mut seen } = noted;
         let (kind, guard) = match held {
-            AnyGuard::One(guard) => (ask.kind, guard),
-            AnyGuard::Read(guard) => (Kind::Read, guard.into_guard()),
-            AnyGuard::Write(guard) => (Kind::Write, guard.into_guard()),
+            OneGuard::One(guard) => (ask.kind, guard),
+            OneGuard::Read(guard) => (Kind::Read, guard.into_guard()),
+            OneGuard::Write(guard) => (Kind::Write, guard.into_guard()),
             _ => return,
         };
         seen.iter_mut().for_each(|seen| seen.end("left to another process"));
@@ -88,21 +88,21 @@ impl Task {
                 let lock = client.fair_lock(name);
                 cut.apply(lock.adopt(&owner, renewed))
                     .await
-                    .map(|taken| taken.map(|guard| guard.map(AnyGuard::One)))
+                    .map(|taken| taken.map(|guard| guard.map(OneGuard::One)))
             }
             Kind::Read => {
                 let taken = cut.apply(both.read().adopt(&owner, renewed)).await;
-                taken.map(|taken| taken.map(|guard| guard.map(AnyGuard::Read)))
+                taken.map(|taken| taken.map(|guard| guard.map(OneGuard::Read)))
             }
             Kind::Write => {
                 let taken = cut.apply(both.write().adopt(&owner, renewed)).await;
-                taken.map(|taken| taken.map(|guard| guard.map(AnyGuard::Write)))
+                taken.map(|taken| taken.map(|guard| guard.map(OneGuard::Write)))
             }
             _ => {
                 let lock = client.lock(name);
                 cut.apply(lock.adopt(&owner, renewed))
                     .await
-                    .map(|taken| taken.map(|guard| guard.map(AnyGuard::One)))
+                    .map(|taken| taken.map(|guard| guard.map(OneGuard::One)))
             }
         };
         match taken {
@@ -188,13 +188,13 @@ impl Task {
         let turns = self.rng.percent(30);
         let Noted { held, mut seen } = noted;
         let guard = match held {
-            AnyGuard::Write(guard) if turns => guard,
+            OneGuard::Write(guard) if turns => guard,
             held => return Some(Noted { held, seen }),
         };
         seen.iter_mut().for_each(|seen| seen.end("downgraded"));
         self.says(format!("turns {} into reading", ask.name));
         match guard.downgrade().await {
-            Ok(guard) => self.note(worker, &Ask { kind: Kind::Read, ..ask.clone() }, AnyGuard::Read(guard)),
+            Ok(guard) => self.note(worker, &Ask { kind: Kind::Read, ..ask.clone() }, OneGuard::Read(guard)),
             Err(error) => {
                 self.says(format!("could not turn {} : {error}", ask.name));
                 None
@@ -202,7 +202,7 @@ impl Task {
         }
     }
 
-    async fn comes_and_goes(&mut self, worker: &Worker, ask: &Ask, outer: &AnyGuard) {
+    async fn comes_and_goes(&mut self, worker: &Worker, ask: &Ask, outer: &OneGuard) {
         for _ in 0..1 + self.rng.below(3) {
             self.says(format!("enters {} once more as {}", ask.name, ask.label));
             let cut = if self.rng.percent(20) { Cut::After(self.rng.ms(0, 6)) } else { Cut::Never };

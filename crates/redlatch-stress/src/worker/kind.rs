@@ -3,7 +3,8 @@
 use std::{future::Future, pin::Pin};
 
 use redlatch::{
-    FencedGuard, Guard, Hold as _, LossReason, MultiGuard, PermitGuard, QuorumGuard, ReadGuard, WriteGuard,
+    AnyGuard as _, FencedGuard, Guard, LossReason, MultiGuard, PermitGuard, QuorumGuard, ReadGuard,
+    WriteGuard,
 };
 
 use crate::{record::Mode, rng::Rng};
@@ -63,7 +64,7 @@ impl Kind {
 
 /// A guard of any kind.
 #[derive(Debug)]
-pub(crate) enum AnyGuard {
+pub(crate) enum OneGuard {
     One(Guard),
     Fenced(FencedGuard),
     Read(ReadGuard),
@@ -84,38 +85,38 @@ pub(crate) fn word(reason: &LossReason) -> String {
     }
 }
 
-impl AnyGuard {
+impl OneGuard {
     /// What locks have in common, where one lock is held.
     pub(crate) fn guard(&self) -> Option<&Guard> {
         match self {
-            AnyGuard::One(guard) => Some(guard),
-            AnyGuard::Fenced(guard) => Some(guard.as_guard()),
-            AnyGuard::Read(guard) => Some(guard.as_guard()),
-            AnyGuard::Write(guard) => Some(guard.as_guard()),
-            AnyGuard::Permits(_) | AnyGuard::Multi(_) | AnyGuard::Quorum(_) => None,
+            OneGuard::One(guard) => Some(guard),
+            OneGuard::Fenced(guard) => Some(guard.as_guard()),
+            OneGuard::Read(guard) => Some(guard.as_guard()),
+            OneGuard::Write(guard) => Some(guard.as_guard()),
+            OneGuard::Permits(_) | OneGuard::Multi(_) | OneGuard::Quorum(_) => None,
         }
     }
 
     pub(crate) fn is_valid(&self) -> bool {
         match self {
-            AnyGuard::Permits(guard) => guard.is_valid(),
-            AnyGuard::Multi(guard) => guard.is_valid(),
-            AnyGuard::Quorum(guard) => guard.is_valid(),
+            OneGuard::Permits(guard) => guard.is_valid(),
+            OneGuard::Multi(guard) => guard.is_valid(),
+            OneGuard::Quorum(guard) => guard.is_valid(),
             other => other.guard().is_some_and(Guard::is_valid),
         }
     }
 
     pub(crate) fn told(&self) -> Told {
         match self {
-            AnyGuard::Permits(guard) => {
+            OneGuard::Permits(guard) => {
                 let lost = guard.lost();
                 Box::pin(async move { word(&lost.await) })
             }
-            AnyGuard::Multi(guard) => {
+            OneGuard::Multi(guard) => {
                 let lost = guard.lost();
                 Box::pin(async move { word(&lost.await.reason) })
             }
-            AnyGuard::Quorum(guard) => {
+            OneGuard::Quorum(guard) => {
                 let lost = guard.lost();
                 Box::pin(async move { word(&lost.await.reason) })
             }
@@ -138,19 +139,19 @@ impl AnyGuard {
     /// Gives it back; what came of it in words.
     pub(crate) async fn unlock(self) -> String {
         let outcome = match self {
-            AnyGuard::One(guard) => guard.unlock().await,
-            AnyGuard::Fenced(guard) => guard.unlock().await,
-            AnyGuard::Read(guard) => guard.unlock().await,
-            AnyGuard::Write(guard) => guard.unlock().await,
-            AnyGuard::Permits(guard) => guard.release().await,
-            AnyGuard::Quorum(guard) => {
+            OneGuard::One(guard) => guard.unlock().await,
+            OneGuard::Fenced(guard) => guard.unlock().await,
+            OneGuard::Read(guard) => guard.unlock().await,
+            OneGuard::Write(guard) => guard.unlock().await,
+            OneGuard::Permits(guard) => guard.release().await,
+            OneGuard::Quorum(guard) => {
                 // A member that is down is no reason to look further.
                 return match guard.unlock().await.into_result() {
                     Ok(()) => "Released".to_owned(),
                     Err(error) => format!("error: {:?}", error.kind()),
                 };
             }
-            AnyGuard::Multi(guard) => {
+            OneGuard::Multi(guard) => {
                 return match guard.unlock().await.into_result() {
                     Ok(()) => "Released".to_owned(),
                     Err(error) => format!("error: {error}"),
@@ -163,13 +164,13 @@ impl AnyGuard {
         }
     }
 
-    pub(crate) async fn reenter(&self) -> Option<Result<AnyGuard, redlatch::Error>> {
+    pub(crate) async fn reenter(&self) -> Option<Result<OneGuard, redlatch::Error>> {
         match self {
-            AnyGuard::One(guard) => Some(guard.reenter().await.map(AnyGuard::One)),
-            AnyGuard::Fenced(guard) => Some(guard.reenter().await.map(AnyGuard::Fenced)),
-            AnyGuard::Read(guard) => Some(guard.reenter().await.map(AnyGuard::Read)),
-            AnyGuard::Write(guard) => Some(guard.reenter().await.map(AnyGuard::Write)),
-            AnyGuard::Permits(_) | AnyGuard::Multi(_) | AnyGuard::Quorum(_) => None,
+            OneGuard::One(guard) => Some(guard.reenter().await.map(OneGuard::One)),
+            OneGuard::Fenced(guard) => Some(guard.reenter().await.map(OneGuard::Fenced)),
+            OneGuard::Read(guard) => Some(guard.reenter().await.map(OneGuard::Read)),
+            OneGuard::Write(guard) => Some(guard.reenter().await.map(OneGuard::Write)),
+            OneGuard::Permits(_) | OneGuard::Multi(_) | OneGuard::Quorum(_) => None,
         }
     }
 }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{
     Pooled, Worker,
     ask::{Ask, Cut},
-    kind::{AnyGuard, Kind},
+    kind::{Kind, OneGuard},
 };
 use crate::{
     clock::boot_ns,
@@ -31,7 +31,7 @@ pub(super) struct Task {
 
 /// A hold and what is written of it; of several locks each is written.
 pub(super) struct Noted<'a> {
-    pub(super) held: AnyGuard,
+    pub(super) held: OneGuard,
     pub(super) seen: Vec<Seen<'a>>,
 }
 
@@ -142,7 +142,7 @@ impl Task {
     }
 
     /// Begins the interval of a hold.
-    pub(super) fn note<'a>(&self, worker: &'a Worker, ask: &Ask, held: AnyGuard) -> Option<Noted<'a>> {
+    pub(super) fn note<'a>(&self, worker: &'a Worker, ask: &Ask, held: OneGuard) -> Option<Noted<'a>> {
         if !held.is_valid() {
             self.says(format!("holds {} no longer", ask.name));
             return None;

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redlatch::{Error, Hold, Lease, Unlocked, Wait, blocking};
+use redlatch::{AnyGuard, Error, Lease, Unlocked, Wait, blocking};
 
 use super::{
     Worker,
@@ -56,7 +56,7 @@ impl Thread<'_> {
         self.worker.log.does(self.label, text);
     }
 
-    fn turn<G: Hold>(&mut self, kind: Kind, name: &str, acquire: blocking::Acquire<'_, G>) {
+    fn turn<G: AnyGuard>(&mut self, kind: Kind, name: &str, acquire: blocking::Acquire<'_, G>) {
         let wait = Wait::AtMost(self.rng.ms(300, 3_000));
         let lease =
             if self.rng.percent(80) { Lease::Renewed } else { Lease::RenewedEvery(self.rng.ms(600, 2_000)) };
@@ -102,7 +102,7 @@ impl Thread<'_> {
         }
     }
 
-    fn keep<G: Hold>(&self, guard: &blocking::Guard<G>, seen: &mut Seen<'_>, time: Duration) -> bool {
+    fn keep<G: AnyGuard>(&self, guard: &blocking::Guard<G>, seen: &mut Seen<'_>, time: Duration) -> bool {
         let end = Instant::now() + time;
         let step = (time / 4).clamp(Duration::from_micros(500), Duration::from_millis(5));
         let mut looks = 0;

@@ -9,7 +9,7 @@ use super::{
     Worker,
     ask::{Ask, Cut},
     board::{Door, Keeper, Left},
-    kind::{AnyGuard, Kind},
+    kind::{Kind, OneGuard},
     task::{Noted, Task},
 };
 
@@ -216,12 +216,12 @@ impl Task {
         noted: &Noted<'a>,
         steps: &mut Vec<Step<'a>>,
     ) {
-        let AnyGuard::Write(guard) = &noted.held else { return };
+        let OneGuard::Write(guard) = &noted.held else { return };
         let reading = Ask { kind: Kind::Read, cut: self.cut(), ..ask.clone() };
         self.says(format!("reads {} beside as {}, cut {:?}", ask.name, ask.label, reading.cut));
         match reading.cut.apply(guard.read()).await {
             Some(Ok(guard)) => {
-                let noted = self.note(worker, &reading, AnyGuard::Read(guard));
+                let noted = self.note(worker, &reading, OneGuard::Read(guard));
                 steps.extend(noted.map(|noted| Step { kind: Kind::Read, noted }));
             }
             Some(Err(error)) => self.says(format!("could not read {} beside : {error}", ask.name)),
@@ -237,14 +237,14 @@ impl Task {
         noted: Noted<'a>,
         manner: Manner,
     ) -> (Option<Step<'a>>, bool) {
-        let Noted { held: AnyGuard::Write(guard), mut seen } = noted else { return (None, true) };
+        let Noted { held: OneGuard::Write(guard), mut seen } = noted else { return (None, true) };
         seen.iter_mut().for_each(|seen| seen.end("downgraded"));
         let cut = if manner == Manner::Orderly { Cut::Never } else { self.cut() };
         self.says(format!("turns {} of {} into reading, cut {cut:?}", ask.name, ask.label));
         let reading = Ask { kind: Kind::Read, cut: Cut::Never, ..ask.clone() };
         match cut.apply(guard.downgrade()).await {
             Some(Ok(guard)) => {
-                let noted = self.note(worker, &reading, AnyGuard::Read(guard));
+                let noted = self.note(worker, &reading, OneGuard::Read(guard));
                 (noted.map(|noted| Step { kind: Kind::Read, noted }), true)
             }
             Some(Err(error)) => {

@@ -119,7 +119,7 @@ fn each_sample_is_covered_and_needs_its_own_pattern() {
 #[test]
 fn patterns_cover_what_names_are_turned_into() {
     use crate::{
-        keys::{Keys, LaneKind},
+        keys::{KeyKind, Keys},
         name::LockName,
     };
     for name in ["app:x", "app:{tag}", "app:a{b}c"] {
@@ -127,7 +127,7 @@ fn patterns_cover_what_names_are_turned_into() {
         let covered = |patterns: &[String], key: &[u8]| {
             patterns.iter().any(|pattern| redlatch_engine::glob_matches(pattern.as_bytes(), key))
         };
-        for usage in [LaneKind::Lock, LaneKind::Fair, LaneKind::Read, LaneKind::Write, LaneKind::Permits] {
+        for usage in [KeyKind::Lock, KeyKind::Fair, KeyKind::Read, KeyKind::Write, KeyKind::Permits] {
             let keys = Keys::new(LockName::new(name).unwrap(), usage);
             for key in [&keys.key, keys.token(), &keys.queue, &keys.timeouts] {
                 assert!(key.is_empty() || covered(&rights.keys(), key), "{name} {usage:?}");

@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{DrainOnDrop, block, is_of_this_thread, own_owner, thread_owner};
 use crate::{
-    DetachedHold, Force, Forced, Hold, Lease, LockName, Unlocked, Wait,
+    AnyGuard, DetachedHold, Force, Forced, Lease, LockName, Unlocked, Wait,
     core::Core,
     error::{Error, ErrorKind, LossReason},
     kinds::{Fair, Fenced, LockMarker, NonReentrant, NonReentrantFair, Plain, Read, Spin, Write},
@@ -211,7 +211,7 @@ impl<G> fmt::Debug for Acquire<'_, G> {
     }
 }
 
-impl<G: Hold> Acquire<'_, G> {
+impl<G: AnyGuard> Acquire<'_, G> {
     /// How long to wait while the lock is busy; not at all unless set.
     pub fn wait(mut self, wait: Wait) -> Self {
         self.inner = self.inner.wait(wait);
@@ -342,7 +342,7 @@ impl<G: fmt::Debug, T> fmt::Debug for Guard<G, T> {
     }
 }
 
-impl<G: Hold, T> Guard<G, T> {
+impl<G: AnyGuard, T> Guard<G, T> {
     /// Gives this hold back; see [`redlatch::Guard::unlock`](crate::Guard::unlock).
     ///
     /// # Errors

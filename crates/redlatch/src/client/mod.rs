@@ -180,7 +180,7 @@ impl Client {
     /// A fresh owner, for acquires that are to enter each other's locks.
     pub fn owner(&self) -> Owner {
         let owner = self.core.fresh_owner();
-        owner.mark_known_outside();
+        owner.mark_reusable();
         owner
     }
 

@@ -1,9 +1,10 @@
-//! Acquiring: first the claim on the owner, if it can be used again, then the lane, then the contest. What one attempt of the contest sends is in `acquirer.rs`.
+//! Acquiring. An acquire that names an owner first claims that owner (`reused_owner.rs`). Then it joins the lane of the name (`lanes.rs`). The task
+//! that leads the lane contends at the server (`contest.rs`, and `acquirer.rs` for what one attempt sends).
 //!
 //! Every attempt of one acquire uses the same owner, and the script grants an owner at most once however often it
 //! asks. That makes it safe to ask again after an unknown outcome: either the earlier request is found to have been
-//! granted, or this one is (`docs/protocol.md`, acquire). An owner that another process may use asks for a first
-//! hold only; if it has one already, it enters that. After an unknown outcome the server may count one hold too many until the lease ends, and never one too few.
+//! granted, or this one is (`docs/protocol.md`, acquire). For an owner that another process may use,
+//! the script grants a first hold only; if the owner has one already, a second request enters that. After an unknown outcome the server may count one hold too many until the lease ends, and never one too few.
 
 use std::{
     pin::pin,
@@ -52,12 +53,12 @@ impl Core {
         let outcome = match &request.owner {
             None => {
                 let work = pin!(self.acquire_in_lane(&request, &deadline, None));
-                request.task_polls.noting_task_polls(work).await.map(AcquireOutcome::grant)
+                request.liveness.run_noting_polls(work).await.map(AcquireOutcome::grant)
             }
             // Boxed, so that the future of an acquire stays small for those who need no claim on an owner.
             Some(owner) => {
                 let mut work = Box::pin(self.acquire_as(&request, owner, &deadline));
-                request.task_polls.noting_task_polls(work.as_mut()).await
+                request.liveness.run_noting_polls(work.as_mut()).await
             }
         };
         if let Some(began_ms) = began_ms {
@@ -88,7 +89,7 @@ impl Core {
         claim: Option<&OwnerClaim>,
     ) -> Result<AcquireOutcome, Error> {
         self.check_kind(request, claim)?;
-        // A task without a claim has waited for nothing since the deadline was made: its time is still now.
+        // Without a claim nothing was awaited since the deadline was made, so the time of its start is the current time.
         let mut now_ms = if claim.is_none() { deadline.began_ms() } else { self.now_ms() };
         loop {
             match self.join_lane(request, deadline, claim, now_ms).await? {
@@ -112,19 +113,19 @@ impl Core {
         let grant = match self.lanes.join(request, claim, now_ms)? {
             // Boxed, so that the future of an acquire stays small for those who are handed the lock here.
             JoinStep::Lead => {
-                let place = LaneSlot::lead(self, request);
-                return Box::pin(self.contend(request, deadline, place, ContestStart::default())).await;
+                let place = LanePlace::lead(self, request);
+                return Box::pin(self.lead_to_grant(request, deadline, place, ContestStart::default())).await;
             }
             JoinStep::AskBeside => {
-                let place = LaneSlot::bypass(self, &request.keys);
-                return Box::pin(self.contend(request, deadline, place, ContestStart::default())).await;
+                let place = LanePlace::beside(self, &request.keys);
+                return Box::pin(self.lead_to_grant(request, deadline, place, ContestStart::default())).await;
             }
             JoinStep::Busy => None,
             JoinStep::OwnerBusyNoWait => self.busy_or_outage(&request.keys.key, deadline)?,
             JoinStep::OwnerBusy => return Ok(AcquireOutcome::OwnerBusy),
             JoinStep::Reenter(lease) => return self.acquire_again(request, &lease).await,
             JoinStep::Queue(handle) => {
-                let mut place = LaneSlot::queued(self, handle);
+                let mut place = LanePlace::queued(self, handle);
                 // The hold in front of it may have to be looked at, which is done while calls are made.
                 self.keeper.watch_connections();
                 // A task that does not wait is in line only for a release that is on its way.
@@ -137,13 +138,13 @@ impl Core {
                     }
                     Some(Handed::OfferExpired) => return Ok(AcquireOutcome::OfferExpired),
                     Some(Handed::Contend { others_first, outcome_unknown }) => {
-                        let place = LaneSlot::lead(self, request);
+                        let place = LanePlace::lead(self, request);
                         // An outage that has outlasted the tolerance ends this wait, unless the owner may have been granted the lock unseen.
                         if request.wait == Wait::Forever && !outcome_unknown {
                             self.check_outage_tolerance(&request.keys.key, deadline)?;
                         }
                         let start = ContestStart { others_first, outcome_unknown };
-                        return Box::pin(self.contend(request, deadline, place, start)).await;
+                        return Box::pin(self.lead_to_grant(request, deadline, place, start)).await;
                     }
                 }
             }
@@ -152,11 +153,11 @@ impl Core {
     }
 
     /// Contends at the server until granted, refused, or out of time.
-    async fn contend(
+    async fn lead_to_grant(
         self: &Arc<Self>,
         request: &Arc<Request>,
         deadline: &WaitDeadline,
-        place: LaneSlot,
+        place: LanePlace,
         start: ContestStart,
     ) -> Result<AcquireOutcome, Error> {
         let owner = request.owner.clone().unwrap_or_else(|| self.fresh_owner());
@@ -251,7 +252,7 @@ pub(super) enum Handed {
 }
 
 /// A place in the lane; leaving it on drop lets the next task go on, whatever happened to this one.
-pub(super) struct LaneSlot {
+pub(super) struct LanePlace {
     core: Arc<Core>,
     keys: Arc<Keys>,
     role: Role,
@@ -268,18 +269,18 @@ enum Role {
     Gone,
 }
 
-impl LaneSlot {
-    pub(super) fn lead(core: &Arc<Core>, request: &Arc<Request>) -> LaneSlot {
+impl LanePlace {
+    pub(super) fn lead(core: &Arc<Core>, request: &Arc<Request>) -> LanePlace {
         let role = Role::Leader(request.clone());
-        LaneSlot { core: core.clone(), keys: request.keys.clone(), role }
+        LanePlace { core: core.clone(), keys: request.keys.clone(), role }
     }
 
-    pub(super) fn bypass(core: &Arc<Core>, keys: &Arc<Keys>) -> LaneSlot {
-        LaneSlot { core: core.clone(), keys: keys.clone(), role: Role::AskBeside }
+    pub(super) fn beside(core: &Arc<Core>, keys: &Arc<Keys>) -> LanePlace {
+        LanePlace { core: core.clone(), keys: keys.clone(), role: Role::AskBeside }
     }
 
-    pub(super) fn queued(core: &Arc<Core>, handle: WaiterHandle) -> LaneSlot {
-        LaneSlot { core: core.clone(), keys: handle.request.keys.clone(), role: Role::Queued(handle) }
+    pub(super) fn queued(core: &Arc<Core>, handle: WaiterHandle) -> LanePlace {
+        LanePlace { core: core.clone(), keys: handle.request.keys.clone(), role: Role::Queued(handle) }
     }
 
     /// The grant came: the lane has a lease now. An error as in [`Core::add_lease_and_check_open`].
@@ -328,13 +329,13 @@ impl LaneSlot {
             Ok(WaiterMessage::Contend { others_first }) => {
                 Ok(Some(Handed::Contend { others_first, outcome_unknown }))
             }
-            // Only shutting down sends a line home.
+            // Only `Lanes::close` drops the sender, at shutdown.
             Err(_) => Err(self.core.closed_error()),
         }
     }
 }
 
-impl Drop for LaneSlot {
+impl Drop for LanePlace {
     fn drop(&mut self) {
         match std::mem::replace(&mut self.role, Role::Gone) {
             Role::AskBeside | Role::Gone => {}

@@ -1,8 +1,9 @@
 //! The task that acquires, for one owner: from its first request to a grant or to the end of the wait.
 
+mod abandoned;
 mod concurrent;
 mod line;
-mod send;
+mod rare;
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,12 +12,11 @@ use tokio::sync::Notify;
 use super::{
     Core, Request, Wait,
     contest::{Attempt, Contender},
+    flight::{AfterDrop, Flight},
     gate::Availability,
-    lanes::kinds::upgrade_refused,
     lease::{HeldLease, SentAt},
     replica_confirm::Unconfirmed,
     undo::RequestFate,
-    upgrade::OwnReadHold,
     wait::WaitDeadline,
 };
 use crate::{
@@ -26,11 +26,10 @@ use crate::{
     owner::Owner,
     recipes::{AcquireArgs, GateKey, LanePolicy, QUEUED_BEHIND, QUEUED_BEHIND_RECOUNT},
     scripts::ACQUIRE,
-    store::{Call, Confirm, Fault},
+    store::{Call, Confirm, Fault, Reply},
 };
 use concurrent::Concurrent;
 use line::Line;
-use send::SendContext;
 
 /// What a task knows that has stood in line before it contends.
 #[derive(Debug, Clone, Copy, Default)]
@@ -72,6 +71,15 @@ pub(super) struct Acquirer {
     wake: Option<Arc<Notify>>,
 }
 
+/// How a request is sent, for undoing what nobody hears of.
+#[derive(Debug, Clone, Copy)]
+struct SendContext {
+    /// Another process may hold under the owner, or come to do so meanwhile.
+    may_hold_already: bool,
+    queues_at_server: bool,
+    sent_at: SentAt,
+}
+
 impl Contender for Acquirer {
     type Gain = Arc<HeldLease>;
 
@@ -91,7 +99,7 @@ impl Contender for Acquirer {
         self.request.recipe.gate(&self.request.keys, &self.owner)
     }
 
-    fn supply(&self) -> Availability {
+    fn left_for_others(&self) -> Availability {
         if !self.request.recipe.leaves_nothing(&self.owner, self.value) {
             return Availability::MayBeEnough;
         }
@@ -170,7 +178,7 @@ impl Acquirer {
         let sending = Some(Arc::default());
         self.sending.clone_from(&sending);
         let (core, request, owner) = (&self.core, &self.request, &self.owner);
-        // Only asked of an owner that reads and wants to write.
+        // For an upgrade only: whether a release of this owner was under way when the request was sent.
         let reads_ended = self.own_release_under_way();
         let sent_at = core.sent_at(&request.keys);
         let may_hold_already =
@@ -178,7 +186,7 @@ impl Acquirer {
         let mut call = request.acquire_call(owner, self.count_ahead, may_hold_already, core);
         call.sending = sending;
         let context = SendContext { may_hold_already, queues_at_server: self.queues_at_server(), sent_at };
-        let (outcome, confirm) = core.send_acquire(request, owner, call, context).await;
+        let (outcome, confirm) = self.send(call, context).await;
         self.has_asked = true;
         if let Err(fault) = &outcome
             && fault.is_migrating()
@@ -186,8 +194,12 @@ impl Acquirer {
         {
             return Ok(busy(ttl_ms));
         }
-        // The owner's number stands in for that of the request (`core/request_ids.rs`).
-        let reply = AcquireReply::read(&core.read(&ACQUIRE, &request.keys.key, outcome, owner.number())?)?;
+        let reply = AcquireReply::read(&core.read(
+            &ACQUIRE,
+            &request.keys.key,
+            outcome,
+            owner.request_stand_in(),
+        )?)?;
         self.value = reply.value;
         match (reply.count, reply.value) {
             (UPGRADE_REFUSED, _) => self.upgrade(reads_ended).await,
@@ -205,6 +217,23 @@ impl Acquirer {
                 }
             }
         }
+    }
+
+    /// Sends the request. If its task goes before the answer has come, the keeper waits for that and undoes the grant (`abandoned.rs`).
+    async fn send(&self, call: Call, context: SendContext) -> (Result<Reply, Fault>, Option<Confirm>) {
+        let (core, request, owner) = (&self.core, &self.request, &self.owner);
+        if request.ack.is_some() || context.may_hold_already {
+            return core.send_acquire_rare(request, owner, call, context).await;
+        }
+        core.keeper.watch_connections();
+        let sending = call.sending.clone();
+        let flight = Flight::new(core, core.run(call), || {
+            Some(match sending {
+                Some(sending) if sending.give_up() => AfterDrop::NotSent,
+                _ => core.when_abandoned(request, owner, context),
+            })
+        });
+        (flight.await, None)
     }
 
     /// The lease of a grant, once replicas have confirmed it where that is asked for.
@@ -246,30 +275,6 @@ impl Acquirer {
             lease.note_entered_in(sent_at.incarnation, true);
         }
         Ok(lease)
-    }
-
-    /// Whether a hold of the same owner is just being given back.
-    fn own_release_under_way(&self) -> bool {
-        self.owner.is_known_outside() && self.core.owners.is_blocked(&self.request.keys, &self.owner)
-    }
-
-    /// The server has refused the write lock because it counts a read hold of the same owner: for good, unless that hold is over or ends.
-    async fn upgrade(&mut self, reads_ended: bool) -> Result<Attempt<Arc<HeldLease>>, Fault> {
-        let reading = if reads_ended || self.own_release_under_way() {
-            OwnReadHold::Ends(Some(Duration::ZERO))
-        } else {
-            self.core.reading(&self.request, &self.owner, &mut self.read_hold_end_ms).await
-        };
-        // This look comes after the reading: a release blocks its owner before the lease leaves its lane, so the look finds a release
-        // that the reading has missed.
-        if self.own_release_under_way() {
-            self.owner_busy = true;
-            return Ok(Attempt::OwnReleaseWaits);
-        }
-        match reading {
-            OwnReadHold::Ends(left) => Ok(Attempt::Busy(left)),
-            OwnReadHold::Continues => Err(Fault::Server(upgrade_refused())),
-        }
     }
 
     /// The answer took longer than the lease that it granted, so the hold is given back. No lease is handed to this task any more, because what

@@ -27,7 +27,7 @@ pub(super) enum WaitsFor {
     /// The name can be its own as soon as the key is gone.
     Key,
     /// Others come first in a queue that is a key of its own: only if all keys are gone it has to ask anew.
-    AllKeys,
+    Flush,
 }
 
 /// The names that are waited for, by their keys.
@@ -120,7 +120,7 @@ impl AwaitedNames {
             let names = self.lock();
             names
                 .values()
-                .map(|name| (name.look_now.clone(), name.those_who_wait_for(WaitsFor::AllKeys)))
+                .map(|name| (name.look_now.clone(), name.those_who_wait_for(WaitsFor::Flush)))
                 .unzip()
         };
         for notify in look_now.iter().chain(behind.iter().flatten()) {
@@ -194,7 +194,7 @@ mod tests {
         let (key, other): (Arc<[u8]>, Arc<[u8]>) = (Arc::from(&b"x"[..]), Arc::from(&b"y"[..]));
         let (first, behind) = <(Arc<Notify>, Arc<Notify>)>::default();
         let look_now = names.add(&key, &first, WaitsFor::Key).expect("the first waiter begins the looks");
-        assert!(names.add(&key, &behind, WaitsFor::AllKeys).is_none(), "and one task is enough");
+        assert!(names.add(&key, &behind, WaitsFor::Flush).is_none(), "and one task is enough");
         names.key_changed(&other);
         names.key_is_gone(&other);
         assert!(!was_woken(&look_now) && !was_woken(&first));
@@ -212,10 +212,10 @@ mod tests {
         let key: Arc<[u8]> = Arc::from(&b"x"[..]);
         let (first, next) = <(Arc<Notify>, Arc<Notify>)>::default();
         names.add(&key, &first, WaitsFor::Key);
-        names.add(&key, &next, WaitsFor::AllKeys);
+        names.add(&key, &next, WaitsFor::Flush);
         names.add(&key, &next, WaitsFor::Key);
         names.remove(&key, &first, WaitsFor::Key);
-        names.remove(&key, &next, WaitsFor::AllKeys);
+        names.remove(&key, &next, WaitsFor::Flush);
         names.key_is_gone(&key);
         assert!(was_woken(&next));
     }

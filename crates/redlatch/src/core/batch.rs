@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::{
     Core, Grant, Request,
-    acquire::LaneSlot,
+    acquire::LanePlace,
     contest::{Attempt, Contender},
     flight::{AfterDrop, Flight, OnAbandon},
     lanes::JoinStep,
@@ -153,8 +153,8 @@ impl Core {
                 return Ok(Batch::OneByOne);
             }
             match self.lanes.join(request, claims.last(), now_ms)? {
-                JoinStep::Lead => places.push(LaneSlot::lead(self, request)),
-                JoinStep::AskBeside => places.push(LaneSlot::bypass(self, keys)),
+                JoinStep::Lead => places.push(LanePlace::lead(self, request)),
+                JoinStep::AskBeside => places.push(LanePlace::beside(self, keys)),
                 JoinStep::Busy => return Ok(Batch::Busy(at)),
                 JoinStep::Reenter(_) => return Ok(Batch::OneByOne),
                 JoinStep::OwnerBusy | JoinStep::OwnerBusyNoWait => {
@@ -162,7 +162,7 @@ impl Core {
                     return Ok(Batch::Busy(at));
                 }
                 JoinStep::Queue(handle) => {
-                    drop(LaneSlot::queued(self, handle));
+                    drop(LanePlace::queued(self, handle));
                     return Ok(Batch::OneByOne);
                 }
             }
@@ -212,7 +212,7 @@ impl Core {
             call = requests.iter().fold(call, |call, request| call.key(request.keys.token()));
         }
         let call = call
-            .request_number(owner.number())
+            .request_number(owner.request_stand_in())
             .text(owner.field())
             .int(first.lease_term.lease_ms)
             .flag(first.fenced);
@@ -239,7 +239,7 @@ impl Core {
                 }
             }
         };
-        let reply = self.read(&ACQUIRE_ALL, &first.keys.key, outcome, owner.number())?;
+        let reply = self.read(&ACQUIRE_ALL, &first.keys.key, outcome, owner.request_stand_in())?;
         let tokens = match reply[..] {
             [_, 0, which, ttl_ms] if (1..=requests.len() as i64).contains(&which) => {
                 let at = which as usize - 1;
@@ -294,7 +294,7 @@ impl Core {
         // The owner is granted nothing else until what becomes of this request is known and undone.
         let block: Vec<_> = requests.iter().map(|request| self.owners.block(&request.keys, &owner)).collect();
         move |outcome| {
-            match core.read(&ACQUIRE_ALL, &requests[0].keys.key, outcome, owner.number()) {
+            match core.read(&ACQUIRE_ALL, &requests[0].keys.key, outcome, owner.request_stand_in()) {
                 Ok(reply) if reply.get(1).is_some_and(|count| *count <= 0) => {}
                 Err(Fault::NotSent(_) | Fault::Server(_)) => {}
                 // They were granted, or may have been, and nobody is there to take them.

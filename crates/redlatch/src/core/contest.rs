@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use super::{
     Core, Wait,
     gate::{Availability, GatePass},
-    task_polls::{TASK_POLL_DUE_MS, TaskPolls},
+    task_liveness::{TASK_POLL_DUE_MS, TaskLiveness},
     wait::{ServerWait, WaitDeadline},
 };
 use crate::{
@@ -51,8 +51,8 @@ pub(crate) enum Attempt<T> {
     TooLate,
     /// It was ours and has gone on to others, because the task was not polled. It has to come in again.
     OfferExpired,
-    /// A release of the same owner waits until this attempt asks no more. It has to come in again when the release is done.
-    OwnReleaseWaits,
+    /// A release of the same owner cannot go on while this attempt is open. The attempt stops, and the task comes in again after the release.
+    OwnerBusy,
 }
 
 /// A contender.
@@ -77,7 +77,7 @@ pub(crate) trait Contender: Send {
     }
 
     /// After a win: what is left for others who want the same. Only kinds with a gate tell.
-    fn supply(&self) -> Availability {
+    fn left_for_others(&self) -> Availability {
         Availability::MayBeEnough
     }
 
@@ -106,10 +106,10 @@ impl Core {
         deadline: &WaitDeadline,
         others_first: bool,
     ) -> Result<Option<C::Gain>, Error> {
-        let gate = contender.gate().map(|key| Gated { key, task_polls: Arc::default() });
+        let gate = contender.gate().map(|key| Gated { key, liveness: Arc::default() });
         let work = pin!(self.contest_at(gate.as_ref(), contender, wait, deadline, others_first));
         match &gate {
-            Some(gate) => gate.task_polls.noting_task_polls(work).await,
+            Some(gate) => gate.liveness.run_noting_polls(work).await,
             None => work.await,
         }
     }
@@ -125,8 +125,8 @@ impl Core {
         let mut server_wait = ServerWait::until_gone(contender.vanishing_key());
         contender.set_notify(|| server_wait.notify());
         let mut trouble = Trouble::default();
-        // How long each attempt may take. A caller that does not wait sets no bound at first. After its first failed attempt the bound is the
-        // response timeout, and the same owner asks again within it.
+        // The bound of one attempt is the caller's deadline. With `Wait::No` the first attempt has none, and those after a failure share the
+        // response timeout.
         let mut limit = *deadline;
         let (mut gate_pass, mut first_refusal) = (None, true);
         let mut last = LastOutcome::Nothing;
@@ -155,7 +155,7 @@ impl Core {
                 gate_pass.note_asking(now_ms);
                 now_ms
             });
-            let takeovers = self.store.takeovers();
+            let server_changes = self.store.server_changes();
             let time_is_short = deadline.is_near(self);
             let Some(outcome) = limit.bound(self, pin!(contender.attempt())).await else {
                 contender.mark_outcome_unknown();
@@ -175,7 +175,7 @@ impl Core {
             match outcome {
                 Ok(Attempt::Won(prize)) => {
                     if let (Some(gate_pass), Some(sent_ms)) = (&gate_pass, sent_ms) {
-                        gate_pass.note(sent_ms, contender.supply());
+                        gate_pass.note(sent_ms, contender.left_for_others());
                     }
                     return Ok(Some(prize));
                 }
@@ -215,7 +215,7 @@ impl Core {
                         None => server_wait.wait(self, hint.unwrap_or(POLL_INTERVAL_MAX), deadline).await?,
                     }
                 }
-                Ok(Attempt::OfferExpired | Attempt::OwnReleaseWaits) => return Ok(None),
+                Ok(Attempt::OfferExpired | Attempt::OwnerBusy) => return Ok(None),
                 Ok(Attempt::TooLate) => {
                     last = LastOutcome::Nothing;
                     if wait == Wait::No || deadline.is_over(self) {
@@ -241,7 +241,7 @@ impl Core {
                     let Some(pause) = pause else {
                         return Err(error);
                     };
-                    server_wait.wait_in_trouble(self, pause, takeovers, deadline).await?;
+                    server_wait.wait_in_trouble(self, pause, server_changes, deadline).await?;
                     if deadline.is_over(self) {
                         return Err(error);
                     }
@@ -268,7 +268,7 @@ impl Core {
         if let Some(channel) = contender.channel() {
             server_wait.subscribe(self, channel);
         }
-        let gate_pass = self.gates.pass(gate.key.clone(), gate.task_polls.clone());
+        let gate_pass = self.gates.pass(gate.key.clone(), gate.liveness.clone());
         // It stands in the line first, and the keeper is asked to look second, so the look finds it.
         self.keeper.keeper_alarm().look_at_lanes_by(self.now_ms() + TASK_POLL_DUE_MS);
         let Some(gate_pass) =
@@ -278,7 +278,7 @@ impl Core {
         };
         let hears_since_ms = server_wait.hears_since_ms();
         let rest = hears_since_ms.map_or(Availability::MayBeEnough, |hears_since_ms| {
-            gate_pass.supply(hears_since_ms, self.now_ms())
+            gate_pass.left_for_others(hears_since_ms, self.now_ms())
         });
         if let Availability::Nothing { again_after } = rest {
             server_wait.wait_for_change(self, again_after, deadline).await?;
@@ -309,7 +309,7 @@ impl Core {
 /// The gate at which a contender waits to ask, and when its task was last polled, for those that wait behind it.
 struct Gated {
     key: GateKey,
-    task_polls: Arc<TaskPolls>,
+    liveness: Arc<TaskLiveness>,
 }
 
 /// What the last answer said.

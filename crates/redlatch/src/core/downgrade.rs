@@ -47,7 +47,7 @@ impl Core {
         let grant = loop {
             let wait = Wait::AtMost(deadline.left(self).unwrap_or_default()).zero_as_no_wait();
             let request = Request {
-                owner: Some(writing.owner.mark_known_outside().clone()),
+                owner: Some(writing.owner.mark_reusable().clone()),
                 under_own_write_lock: true,
                 inherited_ack,
                 ..Request::new(readers, &READ, lease_term, wait)

@@ -40,33 +40,50 @@ pub(crate) type OnAbandon<T> = Option<AfterDrop<T>>;
 /// The work must own what it needs and must not use timers of the caller's runtime. `abandon` is called at the moment of
 /// the drop and answers what to do once the outcome is known; it only borrows, so that a flight that is not abandoned
 /// costs nothing but the work itself.
-pub(crate) struct Flight<'a, T: Send + 'static, A: FnOnce() -> OnAbandon<T>> {
+pub(crate) struct Flight<'a, W, A>
+where
+    W: Future<Output: Send> + Send + Unpin + 'static,
+    A: FnOnce() -> OnAbandon<W::Output>,
+{
     core: &'a Arc<Core>,
-    work: Option<Work<T>>,
+    work: Option<W>,
     started: bool,
     abandon: Option<A>,
     /// Shutting down waits for it.
     _job: Job,
 }
 
-impl<'a, T: Send + 'static, A: FnOnce() -> OnAbandon<T>> Flight<'a, T, A> {
-    pub(crate) fn new(core: &'a Arc<Core>, work: Work<T>, abandon: A) -> Self {
+impl<'a, W, A> Flight<'a, W, A>
+where
+    W: Future<Output: Send> + Send + Unpin + 'static,
+    A: FnOnce() -> OnAbandon<W::Output>,
+{
+    pub(crate) fn new(core: &'a Arc<Core>, work: W, abandon: A) -> Self {
         let _job = core.keeper.hold_off_shutdown();
         Flight { core, work: Some(work), started: false, abandon: Some(abandon), _job }
     }
 }
 
 // The closure is only ever called, never pinned.
-impl<T: Send + 'static, A: FnOnce() -> OnAbandon<T>> Unpin for Flight<'_, T, A> {}
+impl<W, A> Unpin for Flight<'_, W, A>
+where
+    W: Future<Output: Send> + Send + Unpin + 'static,
+    A: FnOnce() -> OnAbandon<W::Output>,
+{
+}
 
-impl<T: Send + 'static, A: FnOnce() -> OnAbandon<T>> Future for Flight<'_, T, A> {
-    type Output = T;
+impl<W, A> Future for Flight<'_, W, A>
+where
+    W: Future<Output: Send> + Send + Unpin + 'static,
+    A: FnOnce() -> OnAbandon<W::Output>,
+{
+    type Output = W::Output;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<W::Output> {
         let this = &mut *self;
         this.started = true;
         let Some(work) = &mut this.work else { return Poll::Pending };
-        let outcome = work.as_mut().poll(cx);
+        let outcome = work.poll_unpin(cx);
         if outcome.is_ready() {
             this.work = None;
         }
@@ -74,10 +91,14 @@ impl<T: Send + 'static, A: FnOnce() -> OnAbandon<T>> Future for Flight<'_, T, A>
     }
 }
 
-impl<T: Send + 'static, A: FnOnce() -> OnAbandon<T>> Drop for Flight<'_, T, A> {
+impl<W, A> Drop for Flight<'_, W, A>
+where
+    W: Future<Output: Send> + Send + Unpin + 'static,
+    A: FnOnce() -> OnAbandon<W::Output>,
+{
     fn drop(&mut self) {
         // What has not begun has sent nothing.
-        let Some(mut work) = self.work.take() else { return };
+        let Some(work) = self.work.take() else { return };
         if !self.started || self.core.is_forked() {
             return;
         }
@@ -85,6 +106,7 @@ impl<T: Send + 'static, A: FnOnce() -> OnAbandon<T>> Drop for Flight<'_, T, A> {
         if matches!(after, Some(AfterDrop::NotSent)) {
             return;
         }
+        let mut work: Work<W::Output> = Box::pin(work);
         self.core.keeper.spawn(async move {
             match after {
                 None | Some(AfterDrop::NotSent) => drop(work.await),

@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use super::task_polls::{LOOKED_FOR_MAX, TaskPolls};
+use super::task_liveness::{LOOKED_FOR_MAX, TaskLiveness};
 
 /// From how many gates on those that nobody uses are looked for.
 const SWEEP_FROM: usize = 64;
@@ -34,19 +34,19 @@ struct Gate {
     again_ms: AtomicU64,
 }
 
-type Line = VecDeque<Arc<TaskPolls>>;
+type Line = VecDeque<Arc<TaskLiveness>>;
 
 impl Gate {
     fn line(&self) -> MutexGuard<'_, Line> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn some_in_line(&self) -> Vec<Arc<TaskPolls>> {
+    fn some_in_line(&self) -> Vec<Arc<TaskLiveness>> {
         self.line().iter().take(LOOKED_FOR_MAX).cloned().collect()
     }
 
     /// A task leaves the line. The next one is woken if it was the first.
-    fn leave(&self, task: &Arc<TaskPolls>) {
+    fn leave(&self, task: &Arc<TaskLiveness>) {
         let mut line = self.line();
         let Some(at) = line.iter().position(|other| Arc::ptr_eq(other, task)) else { return };
         line.remove(at);
@@ -79,7 +79,7 @@ pub(crate) enum Availability {
 /// A place in the line, and the right to ask once it is the first, until dropped.
 pub(crate) struct GatePass {
     gate: Arc<Gate>,
-    task: Arc<TaskPolls>,
+    task: Arc<TaskLiveness>,
 }
 
 impl GatePass {
@@ -89,7 +89,7 @@ impl GatePass {
             self.task.note(context);
             // One that was passed over because it was not polled is in no line any more, and need not wait either.
             let line = self.gate.line();
-            let is_own = |other: &Arc<TaskPolls>| Arc::ptr_eq(other, &self.task);
+            let is_own = |other: &Arc<TaskLiveness>| Arc::ptr_eq(other, &self.task);
             let waits = !line.front().is_none_or(is_own) && line.iter().rev().any(is_own);
             if waits { Poll::Pending } else { Poll::Ready(()) }
         })
@@ -124,7 +124,7 @@ impl GatePass {
     }
 
     /// What a waiter may trust in that hears messages since `hears_since_ms`.
-    pub(crate) fn supply(&self, hears_since_ms: u64, now_ms: u64) -> Availability {
+    pub(crate) fn left_for_others(&self, hears_since_ms: u64, now_ms: u64) -> Availability {
         let nothing_left_ms = self.gate.nothing_left_ms.load(Ordering::Relaxed);
         if hears_since_ms >= nothing_left_ms || self.gate.asked_ms.load(Ordering::Relaxed) > nothing_left_ms {
             return Availability::MayBeEnough;
@@ -148,7 +148,7 @@ impl Gates {
     pub(crate) fn pass(
         &self,
         key: GateKey,
-        task: Arc<TaskPolls>,
+        task: Arc<TaskLiveness>,
     ) -> impl Future<Output = GatePass> + Send + use<> {
         let gate = self.gate(key);
         let is_behind = {
@@ -284,21 +284,25 @@ mod tests {
     #[tokio::test]
     async fn what_is_known_of_the_rest_is_passed_on() {
         let pass = Gates::default().pass(key(1), Arc::default()).await;
-        assert_eq!(pass.supply(5, 5), Availability::MayBeEnough, "nobody has asked");
+        assert_eq!(pass.left_for_others(5, 5), Availability::MayBeEnough, "nobody has asked");
         pass.note(10, nothing(Some(Duration::from_millis(100))));
         assert_eq!(
-            pass.supply(10, 20),
+            pass.left_for_others(10, 20),
             Availability::MayBeEnough,
             "a message of the same moment may have been missed"
         );
-        assert_eq!(pass.supply(9, 20), nothing(Some(Duration::from_millis(90))));
+        assert_eq!(pass.left_for_others(9, 20), nothing(Some(Duration::from_millis(90))));
         pass.note(20, nothing(Some(Duration::from_millis(500))));
-        assert_eq!(pass.supply(9, 20), nothing(Some(Duration::from_millis(90))), "the first end counts");
+        assert_eq!(
+            pass.left_for_others(9, 20),
+            nothing(Some(Duration::from_millis(90))),
+            "the first end counts"
+        );
         pass.note(200, nothing(None));
-        assert_eq!(pass.supply(9, 200), nothing(None), "an end that has passed says nothing");
+        assert_eq!(pass.left_for_others(9, 200), nothing(None), "an end that has passed says nothing");
         pass.note(300, nothing(Some(Duration::from_millis(50))));
-        assert_eq!(pass.supply(9, 349), nothing(Some(Duration::from_millis(1))));
-        assert_eq!(pass.supply(9, 350), Availability::MayBeEnough, "it has ended since");
+        assert_eq!(pass.left_for_others(9, 349), nothing(Some(Duration::from_millis(1))));
+        assert_eq!(pass.left_for_others(9, 350), Availability::MayBeEnough, "it has ended since");
     }
 
     #[tokio::test]
@@ -306,13 +310,13 @@ mod tests {
         let pass = Gates::default().pass(key(1), Arc::default()).await;
         pass.note_asking(10);
         pass.note(10, nothing(None));
-        assert_eq!(pass.supply(9, 20), nothing(None));
+        assert_eq!(pass.left_for_others(9, 20), nothing(None));
         pass.note_asking(20);
-        assert_eq!(pass.supply(9, 20), Availability::MayBeEnough);
+        assert_eq!(pass.left_for_others(9, 20), Availability::MayBeEnough);
         pass.note(15, nothing(None));
-        assert_eq!(pass.supply(9, 30), Availability::MayBeEnough, "that was asked before");
+        assert_eq!(pass.left_for_others(9, 30), Availability::MayBeEnough, "that was asked before");
         pass.note(20, nothing(None));
-        assert_eq!(pass.supply(9, 30), nothing(None), "the server answers");
+        assert_eq!(pass.left_for_others(9, 30), nothing(None), "the server answers");
     }
 
     #[tokio::test]

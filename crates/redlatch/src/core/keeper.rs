@@ -24,7 +24,7 @@ use tokio::{
 };
 
 use super::{
-    Core, keeper_alarm::KeeperAlarm, lease::HeldLease, start_thread, task_polls::TASK_POLL_DUE_MS,
+    Core, keeper_alarm::KeeperAlarm, lease::HeldLease, start_thread, task_liveness::TASK_POLL_DUE_MS,
     watch::WATCH_SOON_MS,
 };
 use crate::{
@@ -261,7 +261,7 @@ struct Agenda {
     leases: Vec<Option<Weak<HeldLease>>>,
     free: Vec<usize>,
     /// How often another server had taken over when the leases were last looked at for that.
-    takeovers: u64,
+    server_changes: u64,
 }
 
 /// What the server is asked in one round of the keeper.
@@ -410,8 +410,8 @@ impl Core {
 
     /// One round: takes new leases in, announces what is over, renews what is due.
     fn keep_round(self: &Arc<Self>, agenda: &mut Agenda, shared: &Shared, now_ms: u64) {
-        let takeovers = self.store.takeovers();
-        let moved = std::mem::replace(&mut agenda.takeovers, takeovers) != takeovers;
+        let server_changes = self.store.server_changes();
+        let moved = std::mem::replace(&mut agenda.server_changes, server_changes) != server_changes;
         if moved {
             shared.moved.tell();
         }

@@ -12,7 +12,7 @@ use super::{Request, keeper_alarm::KeeperAlarm, lease::HeldLease};
 use crate::{catch_panic::catch_panic, owner::Owner, recipes::LanePolicy};
 
 /// How many of those who expect to be handed the lock are woken when a release handed over to none of them.
-const EXPECTING_WOKEN_MAX: usize = 4;
+const LOCAL_WAKES_MAX: usize = 4;
 
 /// What a task in line is told. It is told once.
 pub(crate) enum WaiterMessage {
@@ -31,8 +31,8 @@ pub(crate) struct WaiterEntry {
     pub(crate) wake: Option<Arc<Notify>>,
     /// The server is known to have it in its queue, too. Such entries stand before all others of the lane.
     pub(super) is_in_server_queue: bool,
-    /// A task of this process is to tell it, and it has not subscribed yet.
-    pub(super) expects_grant: bool,
+    /// It has not subscribed, so the next release by a task of this process has to wake it.
+    pub(super) relies_on_local_wake: bool,
 }
 
 impl WaiterEntry {
@@ -50,15 +50,15 @@ impl WaiterEntry {
                 request: request.clone(),
                 wake,
                 is_in_server_queue: false,
-                expects_grant: false,
+                relies_on_local_wake: false,
             },
             handle,
         )
     }
 
-    /// Whether the task itself sees to what its owner may have been given unseen: it asks under the same owner, or removes that when
-    /// it gives up.
-    pub(crate) fn leave_unknown_to_task(&self) -> bool {
+    /// Notes that the server may have given its owner a hold that nobody saw. Returns whether the task settles that itself: it asks under
+    /// the same owner, or removes the hold when it gives up.
+    pub(crate) fn note_outcome_unknown(&self) -> bool {
         self.request.outcome_unknown.store(true, Ordering::SeqCst);
         // A task that goes closes its end first, and looks at the flag then.
         self.owner.is_some() && !self.tell.is_closed()
@@ -85,7 +85,7 @@ pub(super) type DisplacedLeases = SmallVec<[Arc<HeldLease>; 1]>;
 /// Tasks to be woken once the lane's mutex is let go: a waker may run anything, even the woken task.
 #[must_use = "a task that is not woken sleeps on"]
 #[derive(Default)]
-pub(super) struct Wakes(SmallVec<[Arc<Notify>; EXPECTING_WOKEN_MAX]>);
+pub(super) struct Wakes(SmallVec<[Arc<Notify>; LOCAL_WAKES_MAX]>);
 
 impl Wakes {
     pub(super) fn wake(self) {
@@ -127,12 +127,12 @@ pub(super) struct Lane {
     pub(super) state: LaneState,
     pub(super) local_turn: LocalTurn,
     /// Boxed, because most lanes are a lease and nothing else, and there are many of them.
-    crowd: Option<Box<Crowd>>,
+    extras: Option<Box<LaneExtras>>,
 }
 
 /// What a lane has beside one lease.
 #[derive(Default)]
-pub(super) struct Crowd {
+pub(super) struct LaneExtras {
     /// The leases of a kind that has several at a time.
     concurrent: Vec<Arc<HeldLease>>,
     /// Older leases of the same owner that a later grant has replaced and whose guards are not told yet. They take no part in the lane; the
@@ -142,20 +142,20 @@ pub(super) struct Crowd {
     pub(super) waiting: u32,
     /// How many releases are on their way that may hand over.
     pub(super) granting_releases: u32,
-    /// A task that one of these releases may serve has not subscribed, and relies on it.
-    pub(super) recipient_expects_grant: bool,
+    /// A task that one of these releases may serve has not subscribed, so the release has to wake it.
+    pub(super) recipient_relies_on_local_wake: bool,
     pub(super) queue: VecDeque<WaiterEntry>,
     /// How many tasks have left the line since the last sweep.
     gone: usize,
 }
 
-impl Crowd {
-    const NONE: &Crowd = &Crowd {
+impl LaneExtras {
+    const NONE: &LaneExtras = &LaneExtras {
         concurrent: Vec::new(),
         replaced: Vec::new(),
         waiting: 0,
         granting_releases: 0,
-        recipient_expects_grant: false,
+        recipient_relies_on_local_wake: false,
         queue: VecDeque::new(),
         gone: 0,
     };
@@ -171,27 +171,27 @@ impl Crowd {
 
 impl Lane {
     pub(super) fn is_idle(&self) -> bool {
-        self.lease.is_none() && !self.is_busy() && self.crowd().is_none()
+        self.lease.is_none() && !self.is_busy() && self.extras().is_none()
     }
 
     /// Whether a task that comes now becomes the leader. A replaced lease does not count: no task inherits it.
     pub(super) fn is_free(&self) -> bool {
-        self.lease.is_none() && !self.is_busy() && self.crowd().queue.is_empty()
+        self.lease.is_none() && !self.is_busy() && self.extras().queue.is_empty()
     }
 
     /// What there is beside one lease.
-    pub(super) fn crowd(&self) -> &Crowd {
-        self.crowd.as_deref().unwrap_or(Crowd::NONE)
+    pub(super) fn extras(&self) -> &LaneExtras {
+        self.extras.as_deref().unwrap_or(LaneExtras::NONE)
     }
 
     /// The same, to be added to.
-    pub(super) fn crowd_mut(&mut self) -> &mut Crowd {
-        self.crowd.get_or_insert_default()
+    pub(super) fn extras_mut(&mut self) -> &mut LaneExtras {
+        self.extras.get_or_insert_default()
     }
 
     /// The same, to be taken from.
-    pub(super) fn crowd_if_any(&mut self) -> Option<&mut Crowd> {
-        self.crowd.as_deref_mut()
+    pub(super) fn extras_if_any(&mut self) -> Option<&mut LaneExtras> {
+        self.extras.as_deref_mut()
     }
 
     /// Whether a task contends at the server, or a release is on its way.
@@ -213,7 +213,7 @@ impl Lane {
     /// The task that contends, if others wait behind it.
     pub(super) fn leader(&self) -> Option<&Arc<Request>> {
         match &self.state {
-            LaneState::Contends(leader) if !self.crowd().queue.is_empty() => Some(leader),
+            LaneState::Contends(leader) if !self.extras().queue.is_empty() => Some(leader),
             _ => None,
         }
     }
@@ -221,13 +221,13 @@ impl Lane {
     /// Takes the first task in line that still waits and is polled; if none is polled, the first that waits. Where the server has a queue of
     /// its own, that one decides.
     pub(super) fn take_first_in_line(&mut self, now_ms: u64) -> Option<WaiterEntry> {
-        let queue = &mut self.crowd_if_any()?.queue;
+        let queue = &mut self.extras_if_any()?.queue;
         while queue.front().is_some_and(|entry| entry.tell.is_closed()) {
             queue.pop_front();
         }
         let is_ready = |entry: &WaiterEntry| {
             let lane_chooses = entry.request.recipe.lane_policy() == LanePolicy::OneContends;
-            !(entry.tell.is_closed() || lane_chooses && entry.request.task_polls.is_unpolled(now_ms))
+            !(entry.tell.is_closed() || lane_chooses && entry.request.liveness.is_unpolled(now_ms))
         };
         let at = queue.iter().position(is_ready).unwrap_or(0);
         queue.remove(at)
@@ -235,28 +235,28 @@ impl Lane {
 
     /// Those in line, up to so many.
     pub(super) fn some_in_line(&self, count_max: usize) -> Vec<Arc<Request>> {
-        self.crowd().queue.iter().take(count_max).map(|entry| entry.request.clone()).collect()
+        self.extras().queue.iter().take(count_max).map(|entry| entry.request.clone()).collect()
     }
 
     /// The index behind the last entry that the server is known to have in its queue.
     pub(super) fn server_queue_end(&self) -> usize {
-        self.crowd().queue.iter().rposition(|entry| entry.is_in_server_queue).map_or(0, |last| last + 1)
+        self.extras().queue.iter().rposition(|entry| entry.is_in_server_queue).map_or(0, |last| last + 1)
     }
 
     /// What wakes the first few in line that rely on this process. Which of them is first on the server is not certain, because answers that come in
     /// order may be noted out of order.
-    pub(super) fn take_wakes_of_expecting(&mut self) -> Wakes {
-        let Some(crowd) = self.crowd_if_any() else { return Wakes::default() };
-        let first = crowd.queue.iter_mut().take(EXPECTING_WOKEN_MAX);
-        let expecting =
-            first.filter_map(|entry| std::mem::take(&mut entry.expects_grant).then(|| entry.wake.clone()));
+    pub(super) fn take_local_wakes(&mut self) -> Wakes {
+        let Some(extras) = self.extras_if_any() else { return Wakes::default() };
+        let first = extras.queue.iter_mut().take(LOCAL_WAKES_MAX);
+        let expecting = first
+            .filter_map(|entry| std::mem::take(&mut entry.relies_on_local_wake).then(|| entry.wake.clone()));
         Wakes(expecting.flatten().collect())
     }
 
     /// A task has left the line. Those who have left are swept out when they are more than those who stay, and returned so that
     /// they are dropped without the lane's mutex.
     pub(super) fn note_one_left(&mut self) -> Vec<WaiterEntry> {
-        let Some(Crowd { queue, gone: gone_count, .. }) = self.crowd_if_any() else {
+        let Some(LaneExtras { queue, gone: gone_count, .. }) = self.extras_if_any() else {
             return Vec::new();
         };
         *gone_count += 1;
@@ -277,7 +277,7 @@ impl Lane {
     }
 
     pub(super) fn leases(&self) -> impl Iterator<Item = &Arc<HeldLease>> {
-        let Crowd { concurrent, replaced, .. } = self.crowd();
+        let LaneExtras { concurrent, replaced, .. } = self.extras();
         self.lease.iter().chain(concurrent).chain(replaced)
     }
 
@@ -295,13 +295,13 @@ impl Lane {
             LanePolicy::OneContends => {
                 let former = self.lease.replace(lease.clone());
                 match former.filter(|former| former.is_held() && !Arc::ptr_eq(former, lease)) {
-                    Some(former) if former.owner == lease.owner => self.crowd_mut().replaced.push(former),
+                    Some(former) if former.owner == lease.owner => self.extras_mut().replaced.push(former),
                     former => lost.extend(former),
                 }
             }
-            LanePolicy::AllContend => self.crowd_mut().concurrent.push(lease.clone()),
+            LanePolicy::AllContend => self.extras_mut().concurrent.push(lease.clone()),
             LanePolicy::QueuesAtServer => {
-                let concurrent = &mut self.crowd_mut().concurrent;
+                let concurrent = &mut self.extras_mut().concurrent;
                 lost.extend(concurrent.iter().filter(|held| held.owner != lease.owner).cloned());
                 // A lease that was handed over is here already.
                 if !concurrent.iter().any(|held| Arc::ptr_eq(held, lease)) {
@@ -322,7 +322,7 @@ impl Lane {
 
     /// Takes a lease out; `false` if it had no part in the lane.
     pub(super) fn remove(&mut self, lease: &Arc<HeldLease>) -> bool {
-        if let Some(Crowd { concurrent, replaced, .. }) = self.crowd_if_any() {
+        if let Some(LaneExtras { concurrent, replaced, .. }) = self.extras_if_any() {
             replaced.retain(|replaced| !Arc::ptr_eq(replaced, lease));
             if let Some(at) = concurrent.iter().position(|held| Arc::ptr_eq(held, lease)) {
                 concurrent.swap_remove(at);

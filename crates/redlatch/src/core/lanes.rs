@@ -6,9 +6,9 @@
 
 pub(super) mod kinds;
 mod look;
-mod ordered;
 pub(super) mod pass_on;
 mod reused_owner;
+mod server_waiters;
 mod unpolled;
 
 use std::{
@@ -26,7 +26,7 @@ use super::{
     lane::{DisplacedLeases, Lane, LaneState, LocalTurn, WaiterEntry, WaiterHandle, WaiterMessage, Wakes},
     lease::HeldLease,
     owners::{OwnerClaim, Owners},
-    task_polls::TASK_POLL_DUE_MS,
+    task_liveness::TASK_POLL_DUE_MS,
 };
 use crate::{catch_panic::catch_panic, error::Error, keys::Keys, recipes::LanePolicy};
 
@@ -48,9 +48,9 @@ pub(crate) enum JoinStep {
     OwnerBusy,
     /// The same, and the caller does not wait.
     OwnerBusyNoWait,
-    /// A task of this process holds it, as the server showed within 100 ms, and the caller does not wait.
+    /// A task of this process holds it, the server showed that within 100 ms, and the caller does not wait.
     Busy,
-    /// Ask beside the lane: tasks of this kind do not queue here, or the caller does not wait and nothing here is sure to be there.
+    /// Ask beside the lane: tasks of this kind do not queue here, or the caller does not wait and only the server knows.
     AskBeside,
 }
 
@@ -185,14 +185,14 @@ impl Lanes {
                         {
                             return Ok(JoinStep::Busy);
                         }
-                        // A release that is on its way and that no other task waits for is worth one round trip.
+                        // A release is on its way and no task queues for it: the caller queues for it (for the response timeout) in place of asking.
                         None if matches!(lane.state, LaneState::Releases { .. })
-                            && lane.crowd().queue.is_empty() => {}
+                            && lane.extras().queue.is_empty() => {}
                         _ => return Ok(JoinStep::AskBeside),
                     }
                 }
                 let (entry, handle) = WaiterEntry::new(request, owner.cloned(), None);
-                lane.crowd_mut().queue.push_back(entry);
+                lane.extras_mut().queue.push_back(entry);
                 self.note_waiters(lane);
                 // The keeper clears this flag before it looks into the bucket, so it misses no entry.
                 if !self.has_waiters.load(Ordering::Acquire) && !self.has_waiters.swap(true, Ordering::AcqRel)
@@ -207,7 +207,7 @@ impl Lanes {
     /// Notes that tasks may stand in line behind a hold.
     fn note_waiters(&self, lane: &Lane) {
         if lane.held().is_some()
-            && !lane.crowd().queue.is_empty()
+            && !lane.extras().queue.is_empty()
             && !self.waiters_behind_lease.load(Ordering::Relaxed)
         {
             self.waiters_behind_lease.store(true, Ordering::Relaxed);
@@ -353,7 +353,7 @@ impl Lanes {
             return;
         }
         let mut bucket = self.bucket(keys);
-        bucket.entry(LaneKey(keys.clone())).or_default().crowd_mut().queue.push_front(entry);
+        bucket.entry(LaneKey(keys.clone())).or_default().extras_mut().queue.push_front(entry);
     }
 
     /// A lease is lost or detached: the lane goes on without it.
@@ -362,7 +362,7 @@ impl Lanes {
         let removed = self.change(&lease.keys, |lane| {
             let removed = lane.remove(lease);
             if removed && lease.recipe.lane_policy() != LanePolicy::OneContends {
-                wakes = lane.take_wakes_of_expecting();
+                wakes = lane.take_local_wakes();
             }
             removed
         });
@@ -378,8 +378,8 @@ impl Lanes {
             let mut bucket = bucket.lock().unwrap_or_else(PoisonError::into_inner);
             let lines: Vec<_> = bucket
                 .values_mut()
-                .filter_map(Lane::crowd_if_any)
-                .map(|crowd| std::mem::take(&mut crowd.queue))
+                .filter_map(Lane::extras_if_any)
+                .map(|extras| std::mem::take(&mut extras.queue))
                 .collect();
             // Dropping them wakes them, which may run anything.
             drop(bucket);

@@ -14,7 +14,7 @@ impl Core {
     pub(crate) fn lose(self: &Arc<Self>, lease: &Arc<HeldLease>, reason: LossReason) {
         if lease.lose(reason.clone()) {
             self.hold_ended(lease, HoldEnd::Lost(&reason));
-            self.extend_write_lease_bound(lease, self.now_ms());
+            self.note_write_hold_may_last(lease, self.now_ms());
             self.lanes.forget(lease);
             if reason == LossReason::Expired && self.outlives_its_time(lease) {
                 self.remove_remains(lease);
@@ -80,7 +80,8 @@ impl Core {
                     core.until_no_attempt_asks(&block).await;
                     let publish = core.store.publish_command();
                     let call = held.recipe.release_one(&held.keys, &held.owner, publish, 0, 0);
-                    let counted = core.count_down(call, Some(incarnation), held.owner.number(), true, &block);
+                    let counted =
+                        core.count_down(call, Some(incarnation), held.owner.request_stand_in(), true, &block);
                     let Ok(Some(_)) = counted.await else { return };
                 }
             });
@@ -93,7 +94,7 @@ impl Core {
         if lease.owner.is_multi_process() {
             return;
         }
-        debug_assert!(lease.owner.is_known_outside(), "its guard may still be there");
+        debug_assert!(lease.owner.is_reusable(), "its guard may still be there");
         let Some(block) = self.owners.block_unless_asking(&lease.keys, &lease.owner) else { return };
         // While the owner is blocked no attempt begins, and one that has ended has put its lease there.
         if !self.has_lease(&lease.keys, &lease.owner) {

@@ -9,7 +9,7 @@ use super::{Core, lease::HeldLease};
 use crate::{
     catch_panic::catch_panic,
     error::{Error, ErrorKind, LossReason},
-    keys::LaneKind,
+    keys::KeyKind,
     name::LockName,
     owner::Owner,
     recipes::Record,
@@ -100,7 +100,7 @@ impl Core {
             })
         };
         // Nobody forces permits free: they have ids, and a process that knows one may give it back.
-        let each = if leases[0].keys.kind == LaneKind::Permits { 1 } else { 2 };
+        let each = if leases[0].keys.kind == KeyKind::Permits { 1 } else { 2 };
         let reply = match self.query_as_keeper(ask(each)).await {
             // An account without a right to the records is still told who has the lock.
             Err(Fault::Server(error)) if error.kind() == ErrorKind::Permission => {
@@ -120,7 +120,7 @@ impl Core {
 /// What stands for a hold in the hash.
 fn field(lease: &HeldLease) -> Arc<[u8]> {
     let own = lease.owner.field().as_bytes();
-    if lease.keys.kind == LaneKind::Write { [own, WRITE].concat().into() } else { own.into() }
+    if lease.keys.kind == KeyKind::Write { [own, WRITE].concat().into() } else { own.into() }
 }
 
 /// How one hold ended, if it was forced free, which counts more than who came after, or taken over.
@@ -155,12 +155,12 @@ fn took_over(lease: &HeldLease, field: &[u8]) -> bool {
     shuts_out(lease.keys.kind, lease.owner.field().as_bytes(), field)
 }
 
-fn shuts_out(kind: LaneKind, own: &[u8], field: &[u8]) -> bool {
+fn shuts_out(kind: KeyKind, own: &[u8], field: &[u8]) -> bool {
     let writer = field.strip_suffix(WRITE);
     if field == b"mode" || field == own || writer == Some(own) {
         return false;
     }
-    kind != LaneKind::Read || writer.is_some()
+    kind != KeyKind::Read || writer.is_some()
 }
 
 /// Why a hold ended, for callers that only have the error of a failed operation.
@@ -192,8 +192,8 @@ mod tests {
     fn only_another_owner_takes_a_lock_over() {
         let fields: [&[u8]; 5] = [b"mode", b"me", b"me:write", b"you", b"you:write"];
         let shut_out = |kind| fields.map(|field| shuts_out(kind, b"me", field));
-        assert_eq!(shut_out(LaneKind::Read), [false, false, false, false, true]);
-        for kind in [LaneKind::Lock, LaneKind::Fair, LaneKind::Write] {
+        assert_eq!(shut_out(KeyKind::Read), [false, false, false, false, true]);
+        for kind in [KeyKind::Lock, KeyKind::Fair, KeyKind::Write] {
             assert_eq!(shut_out(kind), [false, false, false, true, true], "{kind:?}");
         }
     }

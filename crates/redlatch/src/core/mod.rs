@@ -40,7 +40,7 @@ mod reused_owner;
 mod send;
 mod shutdown;
 mod start_thread;
-mod task_polls;
+mod task_liveness;
 mod undo;
 mod upgrade;
 pub(crate) mod wait;
@@ -311,7 +311,7 @@ impl Core {
                 return Ok(());
             }
             // Another client's of this process, which does not know how often this one holds, nor this one of the other.
-            owner.mark_known_outside().becomes_multi_process();
+            owner.mark_reusable().becomes_multi_process();
             return Ok(());
         }
         Err(Error::new(ErrorKind::Forked, "the owner was made before fork() and is the parent process's")

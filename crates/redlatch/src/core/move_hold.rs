@@ -53,7 +53,7 @@ impl Core {
                 &recipient,
             )
         };
-        match self.run_taking_away(call, lease.owner.number(), false, block).await {
+        match self.run_taking_away(call, lease.owner.request_stand_in(), false, block).await {
             Ok(reply) if reply.len() == 3 && reply[1] == 2 => {
                 let token = (next.request.fenced && reply[2] > 0).then_some(reply[2] as u64);
                 let held = Arc::new(HeldLease::new(
@@ -134,8 +134,9 @@ impl Core {
                 self.undo_late_arrivals(&lease);
                 held.offer(self.now_ms());
                 let Some(lost) = self.lanes.install_transferred(&held, &next, self.now_ms()) else {
-                    // The server may have it under that owner, and nobody is told.
-                    if !next.leave_unknown_to_task() {
+                    // The server has the hold under that owner, and `next` is not handed it: its task settles that, or it is undone here.
+                    let task_settles = next.note_outcome_unknown();
+                    if !task_settles {
                         self.undo_moved(&lease, lease_term, &held.owner, RequestFate::AnsweredWithoutGrant);
                     }
                     self.lanes.requeue(&lease.keys, next);
@@ -166,7 +167,8 @@ impl Core {
                 }
                 // Whether it moved is unknown. The giver's field is removed for certain, and the task contends for itself. If it
                 // asks under the same owner, it takes over what it may have been given, or removes that when it gives up.
-                if !next.leave_unknown_to_task() {
+                let task_settles = next.note_outcome_unknown();
+                if !task_settles {
                     self.undo_moved(&lease, lease_term, &to, RequestFate::MayArriveLater);
                 }
                 let outcome = self.release_and_lead(lease.clone(), next, block).await?;

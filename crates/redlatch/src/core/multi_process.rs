@@ -27,8 +27,9 @@ impl Core {
         if !may_hold_already {
             return self.run_maybe_acked(&request, acquire).await;
         }
-        let answer =
-            |count, value| Reply::Array([owner.number(), count, value].map(Reply::Int).into_iter().collect());
+        let answer = |count, value| {
+            Reply::Array([owner.request_stand_in(), count, value].map(Reply::Int).into_iter().collect())
+        };
         for _ in 0..ENTER_ROUNDS_MAX {
             let (asked, confirm) = self.send_one(&request, &owner, acquire.clone()).await?;
             if asked.count != 0 || asked.value != ALREADY_OWNED {
@@ -66,7 +67,7 @@ impl Core {
     ) -> Result<(AcquireReply, Option<Confirm>), Fault> {
         let script = call.script;
         let (reply, confirm) = self.run_maybe_acked(request, call).await?;
-        let reply = self.read(script, &request.keys.key, Ok(reply), owner.number())?;
+        let reply = self.read(script, &request.keys.key, Ok(reply), owner.request_stand_in())?;
         Ok((AcquireReply::read(&reply)?, confirm))
     }
 }

@@ -9,7 +9,7 @@ use super::{Core, Grant, Request, lease::HeldLease, request::GrantPath};
 use crate::{
     catch_panic::catch_panic,
     error::Error,
-    keys::{Keys, LaneKind},
+    keys::{KeyKind, Keys},
     observe::{CallOutcome, Event, HoldEnd, Outcome, Subject},
     scripts::Script,
     store::Fault,
@@ -21,11 +21,11 @@ const KEEPER_LATE_MS_MIN: u64 = 20;
 impl Keys {
     pub(super) fn subject(&self) -> Subject<'_> {
         let kind = match self.kind {
-            LaneKind::Lock => "lock",
-            LaneKind::Fair => "fair",
-            LaneKind::Read => "read",
-            LaneKind::Write => "write",
-            LaneKind::Permits => "permits",
+            KeyKind::Lock => "lock",
+            KeyKind::Fair => "fair",
+            KeyKind::Read => "read",
+            KeyKind::Write => "write",
+            KeyKind::Permits => "permits",
         };
         Subject::new(kind, &self.name)
     }

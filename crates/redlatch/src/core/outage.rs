@@ -8,7 +8,7 @@ use std::{
     future::Future,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -40,10 +40,10 @@ pub(super) struct Outage {
     pub(super) error: Error,
 }
 
-/// The requests for one slot of the keyspace.
+/// The requests for one slot of the keyspace. Each that is under way has an `Arc` of it, beside the one that is kept: counting them apart would
+/// pass one more line between the threads.
 struct Requests {
     clock: Arc<dyn Clock>,
-    under_way: AtomicU32,
     /// Since when none was answered, while some are under way or have just failed.
     since_ms: AtomicU64,
     /// When the last one failed, if none was answered since; 0 for never.
@@ -55,28 +55,43 @@ struct Requests {
 
 impl Requests {
     fn new(clock: &Arc<dyn Clock>) -> Arc<Self> {
-        let (under_way, error) = (AtomicU32::new(0), Mutex::new(None));
+        let error = Mutex::new(None);
         let [since_ms, failed_ms, given_up_ms] = [(); 3].map(|()| AtomicU64::new(0));
-        Arc::new(Requests { clock: clock.clone(), under_way, since_ms, failed_ms, error, given_up_ms })
+        Arc::new(Requests { clock: clock.clone(), since_ms, failed_ms, error, given_up_ms })
     }
 
-    fn begin(&self, now_ms: u64) {
+    fn is_under_way(self: &Arc<Self>) -> bool {
+        Arc::strong_count(self) > 1
+    }
+
+    /// A request begins, before it has its `Arc`.
+    fn begin(self: &Arc<Self>, now_ms: impl FnOnce() -> u64) -> Arc<Self> {
+        if !self.is_under_way() {
+            self.begin_first(now_ms());
+        }
+        self.clone()
+    }
+
+    /// A request begins while none is under way.
+    fn begin_first(&self, now_ms: u64) {
         let failed_ms = self.failed_ms.load(Ordering::Relaxed);
         let is_news = failed_ms != 0 && now_ms.saturating_sub(failed_ms) <= NEWS_MS;
         // The one before has just been given up, so the silence goes on.
         let given_up_ms = self.given_up_ms.load(Ordering::Relaxed);
         let goes_on = given_up_ms != 0 && now_ms.saturating_sub(given_up_ms) <= SILENCE_GOES_ON_MS;
-        if self.under_way.load(Ordering::Acquire) == 0 && !is_news && !goes_on {
+        if !is_news && !goes_on {
             self.failed_ms.store(0, Ordering::Relaxed);
             self.since_ms.store(now_ms, Ordering::Relaxed);
         }
-        self.under_way.fetch_add(1, Ordering::AcqRel);
     }
 
     fn answered(&self, now_ms: u64) {
-        self.given_up_ms.store(0, Ordering::Relaxed);
-        self.failed_ms.store(0, Ordering::Relaxed);
-        self.since_ms.store(now_ms, Ordering::Relaxed);
+        // Looking first keeps the line shared between threads.
+        for (moment, new_ms) in [(&self.given_up_ms, 0), (&self.failed_ms, 0), (&self.since_ms, now_ms)] {
+            if moment.load(Ordering::Relaxed) != new_ms {
+                moment.store(new_ms, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Without an error it was given up before it was answered.
@@ -95,16 +110,15 @@ impl Requests {
     }
 
     /// Whether there may be an outage for some of those who wait.
-    fn may_be_away(&self, now_ms: u64) -> bool {
+    fn may_be_away(self: &Arc<Self>, now_ms: u64) -> bool {
         let silent_ms = now_ms.saturating_sub(self.since_ms.load(Ordering::Relaxed));
-        let is_silent =
-            self.under_way.load(Ordering::Acquire) > 0 && silent_ms >= ANSWER_TIME.as_millis() as u64;
+        let is_silent = self.is_under_way() && silent_ms >= ANSWER_TIME.as_millis() as u64;
         self.failed_ms.load(Ordering::Relaxed) != 0 || is_silent
     }
 
     /// The outage as a task sees it that has waited for an answer of the server since `came_ms`.
-    fn outage(&self, came_ms: u64, now_ms: u64) -> Option<Outage> {
-        let under_way = self.under_way.load(Ordering::Acquire) > 0;
+    fn outage(self: &Arc<Self>, came_ms: u64, now_ms: u64) -> Option<Outage> {
+        let under_way = self.is_under_way();
         let (since_ms, failed_ms) =
             (self.since_ms.load(Ordering::Relaxed), self.failed_ms.load(Ordering::Relaxed));
         let silent_ms = now_ms.saturating_sub(since_ms);
@@ -158,12 +172,13 @@ impl Outages {
         troubled
     }
 
-    fn requests(&self, slot: u16) -> Arc<Requests> {
+    /// What `of` finds in the requests for a slot.
+    fn requests<R>(&self, slot: u16, of: impl FnOnce(&Arc<Requests>) -> R) -> R {
         if slot == 0 {
-            return self.first.clone();
+            return of(&self.first);
         }
         let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
-        others.entry(slot).or_insert_with(|| Requests::new(&self.clock)).clone()
+        of(others.entry(slot).or_insert_with(|| Requests::new(&self.clock)))
     }
 
     /// Makes a request of which it is noted whether it is answered.
@@ -172,8 +187,7 @@ impl Outages {
         slot: u16,
         run: BoxFuture<'static, Result<T, Fault>>,
     ) -> impl Future<Output = Result<T, Fault>> + Send + 'static + use<T> {
-        let requests = self.requests(slot);
-        requests.begin(requests.clock.boot_ms());
+        let requests = self.requests(slot, |requests| requests.begin(|| requests.clock.boot_ms()));
         let owed = Owed { requests, has_come: false };
         run.map(move |outcome| {
             owed.comes(outcome.as_ref().err());
@@ -206,14 +220,14 @@ impl Drop for Owed {
         if !self.has_come {
             self.requests.given_up(self.requests.clock.boot_ms());
         }
-        self.requests.under_way.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
 impl Core {
     /// What is known of the server of a key if it cannot be asked, for a task that waits since then.
     pub(super) fn outage(&self, key: &[u8], came_ms: u64) -> Option<Outage> {
-        self.outages.requests(self.store.slot(key)).outage(came_ms, self.now_ms())
+        let now_ms = self.now_ms();
+        self.outages.requests(self.store.slot(key), |requests| requests.outage(came_ms, now_ms))
     }
 
     /// The time of a task is up that has had no answer of its own: `None` means busy, as far as this process knows.
@@ -255,7 +269,7 @@ mod tests {
     fn a_server_is_silent_when_it_owes_an_answer_for_long() {
         let requests = requests();
         assert!(requests.outage(0, 5_000).is_none(), "it was never asked");
-        requests.begin(5_000);
+        let _asked = requests.begin(|| 5_000);
         assert!(requests.outage(5_050, 5_099).is_none());
         assert!(requests.outage(5_050, 5_100).is_some(), "it has answered nothing since the task came");
         assert!(requests.outage(4_000, 5_499).is_none() && requests.outage(4_000, 5_500).is_some());
@@ -266,32 +280,32 @@ mod tests {
     #[test]
     fn a_silence_goes_on_when_the_next_request_follows_one_that_was_given_up() {
         let requests = requests();
-        requests.begin(5_000);
+        let asked = requests.begin(|| 5_000);
         requests.given_up(5_320);
-        requests.under_way.store(0, Ordering::Relaxed);
-        requests.begin(5_325);
+        drop(asked);
+        let asked = requests.begin(|| 5_325);
         assert!(requests.outage(5_050, 5_350).is_some(), "nothing was answered since the task came");
         requests.given_up(5_350);
-        requests.under_way.store(0, Ordering::Relaxed);
-        requests.begin(9_000);
+        drop(asked);
+        let _asked = requests.begin(|| 9_000);
         assert!(requests.outage(5_050, 9_050).is_none(), "nothing was asked for long");
     }
 
     #[test]
     fn a_failure_is_news_until_there_is_an_answer_and_for_a_second() {
         let (requests, error) = (requests(), Error::new(ErrorKind::Unreachable, "away"));
-        requests.begin(100);
+        let asked = requests.begin(|| 100);
         requests.failed(200, Some(error));
-        requests.under_way.store(0, Ordering::Relaxed);
+        drop(asked);
         let known = requests.outage(150, 1_200).unwrap();
         assert_eq!((known.since_ms, known.error.kind()), (100, ErrorKind::Unreachable));
         assert!(requests.outage(150, 1_201).is_none());
-        requests.begin(1_000);
+        let asked = requests.begin(|| 1_000);
         assert_eq!(requests.outage(150, 2_000).unwrap().since_ms, 100, "the outage goes on");
         requests.answered(2_100);
         assert!(requests.outage(150, 2_150).is_none());
-        requests.under_way.store(0, Ordering::Relaxed);
-        requests.begin(9_000);
+        drop(asked);
+        let _asked = requests.begin(|| 9_000);
         assert!(requests.outage(8_000, 9_100).is_none(), "this is another one");
     }
 }

@@ -17,7 +17,7 @@ use std::{
 
 use crate::{
     error::{Error, ErrorKind},
-    keys::{Keys, LaneKind},
+    keys::{KeyKind, Keys},
     owner::Owner,
     panic_safe::{NextChange, Signal},
     randomness::Salted,
@@ -221,8 +221,8 @@ impl Owners {
             owners: self.clone(),
             key: keys.key.clone(),
             owner: owner.clone(),
-            reads: keys.kind == LaneKind::Read,
-            counts: owner.is_known_outside(),
+            reads: keys.kind == KeyKind::Read,
+            counts: owner.is_reusable(),
         }
     }
 
@@ -464,7 +464,7 @@ impl OwnerBlock {
     /// A request was not answered. Whether that matters is seen now and not when the block was made: a guard may have handed the owner
     /// out while the request was on its way.
     pub(crate) fn unanswered(&self) {
-        if self.0.owner.is_known_outside() {
+        if self.0.owner.is_reusable() {
             let until_ms = (self.0.owners.clock)().saturating_add(DOUBT_MS);
             self.0.owners.begin(&self.0.id(), |record| {
                 record.doubt_ms = until_ms;

@@ -92,8 +92,8 @@ impl Core {
         let outcome = match self.release_locally(lease, held) {
             ReleaseStep::Passed => Ok(Unlocked::Released),
             ReleaseStep::Lost(reason) => Ok(Unlocked::AlreadyLost(reason)),
-            // The caller's own task sends it, which saves the way over the keeper. Tasks in line may wait for it; if this one is polled no more,
-            // the keeper lets them go on.
+            // The plain case: no other guard and no attempt waits for this release, so the caller's own task sends it, which saves the way over the
+            // keeper. Tasks in line may wait for it; if this task is polled no more, the keeper lets them go on.
             ReleaseStep::Release { lane_waits, block }
                 if (caller == Caller::PollsToTheEnd || !block.delays_attempts())
                     && !lease.was_reentered()
@@ -210,13 +210,13 @@ impl Core {
         }
         // Blocked before the lease leaves its lane, so that an attempt of this owner finds the lease or the block.
         let block = || self.owners.block(&lease.keys, &lease.owner);
-        let known_outside_block = lease.owner.is_known_outside().then(block);
+        let reusable_block = lease.owner.is_reusable().then(block);
         let holds_before = lease.leave(held);
         if holds_before > 1 {
-            return ReleaseStep::OneHold { block: known_outside_block.unwrap_or_else(block) };
+            return ReleaseStep::OneHold { block: reusable_block.unwrap_or_else(block) };
         }
-        self.extend_write_lease_bound(lease, now_ms);
-        if let Some(block) = known_outside_block.as_ref().filter(|_| lease.is_count_in_doubt()) {
+        self.note_write_hold_may_last(lease, now_ms);
+        if let Some(block) = reusable_block.as_ref().filter(|_| lease.is_count_in_doubt()) {
             // An unanswered count-down may arrive during the owner's next hold, and other processes may know the owner by then.
             block.unanswered();
         }
@@ -248,13 +248,13 @@ impl Core {
                 ReleaseStep::Passed
             }
             LaneStep::Transfer(next) => {
-                ReleaseStep::Transfer { next, block: known_outside_block.unwrap_or_else(block) }
+                ReleaseStep::Transfer { next, block: reusable_block.unwrap_or_else(block) }
             }
             LaneStep::ReleaseAndGrant(next) => {
-                ReleaseStep::ReleaseAndGrant { next, block: known_outside_block.unwrap_or_else(block) }
+                ReleaseStep::ReleaseAndGrant { next, block: reusable_block.unwrap_or_else(block) }
             }
             LaneStep::Release { lane_waits } => {
-                ReleaseStep::Release { lane_waits, block: known_outside_block.unwrap_or_else(block) }
+                ReleaseStep::Release { lane_waits, block: reusable_block.unwrap_or_else(block) }
             }
         }
     }
@@ -344,7 +344,7 @@ impl Core {
         block: &OwnerBlock,
     ) -> Result<(Unlocked, i64), Fault> {
         self.until_no_attempt_asks(block).await;
-        let (number, (call, mode)) = (lease.owner.number(), self.release_call(lease));
+        let (number, (call, mode)) = (lease.owner.request_stand_in(), self.release_call(lease));
         if mode == ReleaseMode::OneHold && lease.is_end_in_doubt() {
             return Err(Fault::Unknown(Error::new(
                 ErrorKind::Timeout,
@@ -384,8 +384,8 @@ impl Core {
         mode: ReleaseMode,
         outcome: Result<Reply, Fault>,
     ) -> Result<(Unlocked, i64), Fault> {
-        let script = if mode == ReleaseMode::OneHold { &scripts::LEAVE } else { &scripts::RELEASE };
-        let reply = self.read(script, &lease.keys.key, outcome, lease.owner.number());
+        let script = if mode == ReleaseMode::OneHold { &scripts::RELEASE_ONE } else { &scripts::RELEASE };
+        let reply = self.read(script, &lease.keys.key, outcome, lease.owner.request_stand_in());
         block.ended(&reply);
         self.read_release_reply(lease, mode, &reply?)
     }
@@ -422,7 +422,7 @@ impl Core {
     }
 
     /// A hold ends here. What the server was told for a read hold outlives it where its owner has a write hold, which is in the same hash.
-    pub(super) fn extend_write_lease_bound(&self, lease: &HeldLease, now_ms: u64) {
+    pub(super) fn note_write_hold_may_last(&self, lease: &HeldLease, now_ms: u64) {
         if let Some(writing) = self.own_write_lease(&lease.keys, &lease.owner) {
             writing.note_pending_extension(lease.kept_until_ms(now_ms));
         }

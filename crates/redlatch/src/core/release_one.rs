@@ -84,7 +84,8 @@ impl Core {
         let publish = self.store.publish_command();
         let call = lease.recipe.release_one(&lease.keys, owner, publish, known, lease.min_ttl_ms());
         let incarnation = lease.counted_in().filter(|_| is_shared);
-        let Some(reply) = self.count_down(call, incarnation, owner.number(), false, block).await? else {
+        let Some(reply) = self.count_down(call, incarnation, owner.request_stand_in(), false, block).await?
+        else {
             return Ok(self.left_here(lease));
         };
         Ok(match reply[..] {

@@ -92,7 +92,7 @@ impl Core {
         let batch = under_way.leases.clone();
         let lease_ms = batch[0].lease_ms();
         let moved = self.taken_over(&batch[0].keys.key);
-        let (sent_at, takeovers) = (self.sent_at(&batch[0].keys), self.store.takeovers());
+        let (sent_at, server_changes) = (self.sent_at(&batch[0].keys), self.store.server_changes());
         let number = self.fresh_number();
         let told_ms = told_ms(&batch, sent_at.at_ms).unwrap_or(lease_ms);
         let call = batch[0].recipe.renew(number, &keys_and_owners(&batch), told_ms);
@@ -154,7 +154,7 @@ impl Core {
             }
             let pause = jittered(Duration::from_millis(delay_ms));
             // The look at all leases after a change of servers has passed these by while they were asked about.
-            let pause = if self.store.takeovers() == takeovers { pause } else { Duration::ZERO };
+            let pause = if self.store.server_changes() == server_changes { pause } else { Duration::ZERO };
             let again_ms = self.now_ms() + pause.as_millis() as u64;
             for lease in &batch {
                 lease.schedule.renew_due_ms.store(again_ms, Ordering::Relaxed);
@@ -229,9 +229,11 @@ impl Core {
         let (keys, owner) = lease.keys_and_owner();
         let call = |meant| lease.recipe.shorten(keys, owner, time_ms, meant);
         let Some(ends_ms) = ends_ms else {
-            return Ok(
-                self.run_checked(call(ExpiryCheck::Any), owner.number(), false).await?.get(1) == Some(&1)
-            );
+            return Ok(self
+                .run_checked(call(ExpiryCheck::Any), owner.request_stand_in(), false)
+                .await?
+                .get(1)
+                == Some(&1));
         };
         // Another server has another clock, and may not have the hold.
         let incarnation = self.store.incarnation(&keys.key);
@@ -241,7 +243,7 @@ impl Core {
                 let asked = self
                     .run_checked(
                         call(ExpiryCheck::WhichEnd).in_incarnation(incarnation),
-                        owner.number(),
+                        owner.request_stand_in(),
                         false,
                     )
                     .await?;
@@ -254,7 +256,7 @@ impl Core {
                     break;
                 }
                 let call = call(ExpiryCheck::EndsAt(end_ms)).in_incarnation(incarnation);
-                match self.run_checked(call, owner.number(), false).await?.get(1) {
+                match self.run_checked(call, owner.request_stand_in(), false).await?.get(1) {
                     Some(&1) => return Ok(true),
                     Some(&2) => {}
                     _ => return Ok(false),
@@ -334,8 +336,8 @@ impl Core {
             open.retain(|lease| lease.is_valid(now_ms));
             let Some(first) = open.first() else { break };
             let moved = self.taken_over(&first.keys.key);
-            let (number, sent_at, takeovers) =
-                (self.fresh_number(), self.sent_at(&first.keys), self.store.takeovers());
+            let (number, sent_at, server_changes) =
+                (self.fresh_number(), self.sent_at(&first.keys), self.store.server_changes());
             let call = match told_ms(&open, now_ms) {
                 Some(told_ms) => first.recipe.renew(number, &keys_and_owners(&open), told_ms),
                 None => first.recipe.look(number, &keys_and_owners(&open), &left_ms(&open, now_ms)),
@@ -365,7 +367,7 @@ impl Core {
                 told = Some(self.all_gone(&gone));
                 break;
             }
-            if self.store.takeovers() == takeovers {
+            if self.store.server_changes() == server_changes {
                 self.keeper.pause(jittered(Duration::from_millis(delay_ms))).await;
             }
             delay_ms = (delay_ms * 2).min(RETRY_DELAY_MS_MAX);

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use super::{lease::HeldLease, task_polls::TaskPolls};
+use super::{lease::HeldLease, task_liveness::TaskLiveness};
 use crate::{
     backoff::Backoff,
     keys::Keys,
@@ -39,7 +39,7 @@ pub(crate) struct Request {
     /// The replica acknowledgement that it inherits from the hold in whose place it comes.
     pub(crate) inherited_ack: Option<Confirmed>,
     /// Whether the task that asks is still polled.
-    pub(crate) task_polls: TaskPolls,
+    pub(crate) liveness: TaskLiveness,
     /// A transfer to its owner was not answered, and may have succeeded.
     pub(crate) outcome_unknown: OutcomeUnknown,
 }
@@ -82,19 +82,19 @@ impl Request {
             ack: None,
             under_own_write_lock: false,
             inherited_ack: None,
-            task_polls: TaskPolls::default(),
+            liveness: TaskLiveness::default(),
             outcome_unknown: OutcomeUnknown::default(),
         }
     }
 }
 
-/// As [`TaskPolls::noting_task_polls`] for several requests that one task makes.
+/// As [`TaskLiveness::run_noting_polls`] for several requests that one task makes.
 pub(super) async fn all_noted<T>(
     requests: &[Arc<Request>],
     mut work: Pin<&mut impl Future<Output = T>>,
 ) -> T {
     poll_fn(|context| {
-        requests.iter().for_each(|request| request.task_polls.note(context));
+        requests.iter().for_each(|request| request.liveness.note(context));
         work.as_mut().poll(context)
     })
     .await

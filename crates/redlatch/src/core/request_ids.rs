@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use futures_util::{FutureExt, future::BoxFuture};
+use futures_util::FutureExt;
 
 use crate::{
     call::{Arg, Call, Reply},
@@ -13,8 +13,9 @@ use crate::{
     store::Fault,
 };
 
-/// Scripts count in floating point, which has every integer up to 2^53. Numbers begin below half of that.
-const FIRST_MAX: u64 = 1 << 52;
+/// Numbers begin below this, because a server reads and writes short ones faster. They end at 2^53: scripts count in floating point, which has
+/// every integer up to there.
+const FIRST_MAX: u64 = 1 << 31;
 
 /// The numbers of one client's requests. They begin anywhere, so that a reply to another client is told as well.
 pub(super) struct RequestIds(AtomicI64);
@@ -53,9 +54,9 @@ impl RequestId {
 
     pub(super) fn awaited<T: 'static>(
         request_id: Option<RequestId>,
-        run: impl Future<Output = Result<T, Fault>> + Send + 'static,
+        run: impl Future<Output = Result<T, Fault>> + Send + Unpin + 'static,
         reply: fn(&mut T) -> &mut Reply,
-    ) -> BoxFuture<'static, Result<T, Fault>> {
+    ) -> impl Future<Output = Result<T, Fault>> + Send + Unpin + 'static {
         run.map(move |outcome| {
             outcome.map(|mut answer| {
                 if let Some(request_id) = request_id {
@@ -64,7 +65,6 @@ impl RequestId {
                 answer
             })
         })
-        .boxed()
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind},
-    keys::{Keys, LaneKind},
+    keys::{KeyKind, Keys},
     owner::Owner,
     replica_ack::Replication,
 };
@@ -69,8 +69,7 @@ impl Core {
         if !self.lanes.find(other_kind).iter().any(|lease| lease.owner == *owner && lease.is_held()) {
             return Ok(());
         }
-        let kind =
-            if request.keys.kind == LaneKind::Fair { "a lock that is not fair" } else { "a fair lock" };
+        let kind = if request.keys.kind == KeyKind::Fair { "a lock that is not fair" } else { "a fair lock" };
         let message = format!("the owner holds the name already, as {kind}");
         Err(Error::new(ErrorKind::WrongLockKind, message))
     }
@@ -151,10 +150,10 @@ impl Core {
     /// The write hold here of an owner about whose read holds something is done. Its guard can hand the owner out at any moment, and a process
     /// that was handed it may read before a request arrives that is on its way.
     pub(super) fn own_write_lease(&self, keys: &Arc<Keys>, owner: &Owner) -> Option<Arc<HeldLease>> {
-        if keys.kind != LaneKind::Read || !owner.is_known_outside() || !owner.is_holding() {
+        if keys.kind != KeyKind::Read || !owner.is_reusable() || !owner.is_holding() {
             return None;
         }
-        let writing = Arc::new(Keys::new(keys.name.clone(), LaneKind::Write));
+        let writing = Arc::new(Keys::new(keys.name.clone(), KeyKind::Write));
         self.lanes.find(&writing).into_iter().find(|lease| lease.owner == *owner && lease.is_held())
     }
 

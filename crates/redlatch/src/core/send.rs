@@ -20,7 +20,10 @@ impl Core {
     /// Sends one call of a script and returns its reply. The call gets a number of its own (`request_ids.rs`), and it is noted whether the server
     /// answers (`outage.rs`). All its keys are declared where the server wants that (`declare.rs`). A call over the keeper's connection ends
     /// the watching of its keys there, which then begins anew (`watch.rs`).
-    pub(crate) fn run(&self, mut call: Call) -> RunFuture {
+    pub(crate) fn run(
+        &self,
+        mut call: Call,
+    ) -> impl Future<Output = Result<Reply, Fault>> + Send + Unpin + 'static + use<> {
         let keys = self.watch_ended_by(&call, self.keeper.is_here());
         let request_id = self.request_ids.assign(&mut call);
         let slot = self.slot_of(&call);
@@ -42,7 +45,7 @@ impl Core {
     pub(crate) fn run_as_keeper(&self, call: Call) -> RunFuture {
         let keys = self.watch_ended_by(&call, true);
         let run = self.run_as_keeper_unwatched(call);
-        self.watched_again_after(keys, run)
+        self.watched_again_after(keys, run).boxed()
     }
 
     /// The same for those that have the keys watched anew themselves.
@@ -54,6 +57,7 @@ impl Core {
             self.tracked(slot, call.script, self.run_declared_as_keeper(call)),
             |reply| reply,
         )
+        .boxed()
     }
 
     fn run_declared_as_keeper(&self, call: Call) -> RunFuture {
@@ -69,7 +73,7 @@ impl Core {
         let slot = self.slot_of(&call);
         let run = self.tracked(slot, call.script, self.run_declared_acked(call, count, must));
         let run = RequestId::awaited(request_id, run, |(reply, _)| reply);
-        self.watched_again_after(keys, run)
+        self.watched_again_after(keys, run).boxed()
     }
 
     fn run_declared_acked(&self, call: Call, count: ReplicaCount, must: bool) -> AckedFuture {
@@ -118,7 +122,7 @@ impl Core {
         debug_assert!(call.numbered, "{}", call.script.name());
         let (script, key) = (call.script, call.keys.first().cloned());
         self.keeper.watch_connections();
-        let run = if as_keeper { self.run_as_keeper(call) } else { self.run(call) };
+        let run = if as_keeper { self.run_as_keeper(call) } else { self.run(call).boxed() };
         self.read(script, key.as_deref().unwrap_or_default(), run.await, number)
     }
 

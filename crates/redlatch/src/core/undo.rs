@@ -40,7 +40,7 @@ pub(crate) enum RequestFate {
 /// An owner that may be used again is looked after at once, because it is granted nothing meanwhile, and later only while it is at rest
 /// (`look_later`).
 fn late_looks_ms(owner: &Owner) -> &'static [u64] {
-    if owner.is_known_outside() { &LATE_LOOKS_MS[..1] } else { &LATE_LOOKS_MS }
+    if owner.is_reusable() { &LATE_LOOKS_MS[..1] } else { &LATE_LOOKS_MS }
 }
 
 /// How long a place in a queue on the server keeps others out, which is longer than a short lease would.
@@ -119,7 +119,7 @@ impl Core {
         fate: RequestFate,
         block: &OwnerBlock,
     ) -> bool {
-        let looks_later = fate == RequestFate::MayArriveLater && owner.is_known_outside();
+        let looks_later = fate == RequestFate::MayArriveLater && owner.is_reusable();
         if looks_later {
             self.look_later(request, owner, request.lease_term.lease_ms);
         }
@@ -249,7 +249,7 @@ impl Core {
     async fn remove_place(self: &Arc<Self>, request: &Request, owner: &Owner) -> LateLook {
         let (publish, lease_ms) = (self.store.publish_command(), request.lease_term.lease_ms);
         let call = request.recipe.release_one(&request.keys, owner, publish, HOLDS_STAY, lease_ms);
-        match self.run_checked(call, owner.number(), true).await {
+        match self.run_checked(call, owner.request_stand_in(), true).await {
             Ok(_) => LateLook::Answered,
             Err(fault) => {
                 tracing::debug!(lock = %request.keys.name, error = %fault.into_error(), "a late place was not looked for");
@@ -297,8 +297,8 @@ impl Core {
                 What::OneHold { incarnation } => leave(0).in_incarnation(incarnation),
             };
             let counts = what != What::Everything;
-            let takeovers = self.store.takeovers();
-            let fault = match self.run_taking_away_now(call, owner.number(), true, block).await {
+            let server_changes = self.store.server_changes();
+            let fault = match self.run_taking_away_now(call, owner.request_stand_in(), true, block).await {
                 Ok(reply) => match reply[..] {
                     [_, -1, _] if !counts && owner.is_multi_process() => return Undone::Shared,
                     [_, -1, _] if !counts && self.now_ms() >= over_ms => return Undone::Unknown,
@@ -329,7 +329,7 @@ impl Core {
                 // The server that answers now may lack the grant, and what it counts may be another process's.
                 return Undone::Unknown;
             }
-            if self.store.takeovers() == takeovers {
+            if self.store.server_changes() == server_changes {
                 self.keeper.pause(jittered(Duration::from_millis(delay_ms))).await;
             }
             delay_ms = (delay_ms * 2).min(RETRY_DELAY_MS_MAX);

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Core, Request, Wait, renewal::SAME_END_MS};
 use crate::{
-    keys::{Keys, LaneKind},
+    keys::{KeyKind, Keys},
     owner::Owner,
     recipes::{ExpiryCheck, READ, Recipe},
     store::{Fault, Reply},
@@ -34,7 +34,7 @@ impl Core {
         if !self.has_made(owner) {
             return OwnReadHold::Continues;
         }
-        let readers = Arc::new(Keys::new(request.keys.name.clone(), LaneKind::Read));
+        let readers = Arc::new(Keys::new(request.keys.name.clone(), KeyKind::Read));
         let now_ms = self.now_ms();
         if self.lanes.find(&readers).iter().any(|lease| lease.owner == *owner && lease.is_valid(now_ms)) {
             return OwnReadHold::Continues;
@@ -61,8 +61,12 @@ impl Core {
         owner: &Owner,
     ) -> Result<(i64, Duration), Fault> {
         let asked = READ.shorten(readers, owner, 0, ExpiryCheck::WhichEnd);
-        let end_ms =
-            self.run_checked(asked, owner.number(), false).await?.get(1).copied().unwrap_or_default();
+        let end_ms = self
+            .run_checked(asked, owner.request_stand_in(), false)
+            .await?
+            .get(1)
+            .copied()
+            .unwrap_or_default();
         let reply = self.run(READ.query(readers, owner.field())).await?;
         let left = match reply.array() {
             Some([Reply::Int(ttl_ms), ..]) => {

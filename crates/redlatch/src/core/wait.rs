@@ -183,7 +183,7 @@ impl ServerWait {
     ) -> Result<(), Error> {
         // No longer than its place counts.
         let poll = self.poll_interval(core).clamp(QUEUE_POLL_INTERVAL_MAX, QUEUED_SLEEP_MAX);
-        self.pause_for_change(core, jittered(poll), WaitsFor::AllKeys, deadline).await
+        self.pause_for_change(core, jittered(poll), WaitsFor::Flush, deadline).await
     }
 
     /// Sleeps until a message, a subscription that came late, the end of the key, or time. After 200 ms the keeper has the server report changes of the
@@ -240,13 +240,12 @@ impl ServerWait {
         self.pause(core, time, Until::Message, deadline).await.map(drop)
     }
 
-    /// Sleeps before another try in trouble. Another server that takes the keyspace over ends it, and so it does if that has
-    /// happened since the store counted so many `takeovers`.
+    /// Sleeps before another try in trouble. It ends early if another server takes the keyspace over, now or since `server_changes` was read.
     pub(super) async fn wait_in_trouble(
         &mut self,
         core: &Core,
         time: Duration,
-        takeovers: u64,
+        server_changes: u64,
         deadline: &WaitDeadline,
     ) -> Result<(), Error> {
         let taken_over = core.keeper.taken_over();
@@ -255,7 +254,7 @@ impl ServerWait {
             biased;
             // Listening comes before looking.
             () = &mut taken_over => Ok(()),
-            () = async {}, if core.store.takeovers() != takeovers => Ok(()),
+            () = async {}, if core.store.server_changes() != server_changes => Ok(()),
             outcome = self.wait(core, time, deadline) => outcome,
         }
     }
@@ -361,8 +360,8 @@ impl Core {
         .await
     }
 
-    /// Waits behind other tasks of this process, which ask the server in its place: until the deadline (`None`), or, where there is none, for
-    /// as long as an outage is ridden out.
+    /// Waits behind other tasks of this process, which ask the server in its place. Returns `None` at the deadline. Without a deadline it waits
+    /// on, and fails once an outage has lasted longer than the outage tolerance.
     pub(super) async fn behind_local_tasks<T>(
         &self,
         key: &[u8],

@@ -20,7 +20,7 @@ use std::{
 
 use futures_util::{
     FutureExt, StreamExt,
-    future::{BoxFuture, join_all},
+    future::{BoxFuture, Either, join_all},
 };
 
 use smallvec::SmallVec;
@@ -146,20 +146,20 @@ impl Core {
     }
 
     /// Has holds with these keys watched on when such a call has run, or may have.
-    pub(super) fn watched_again_after<T: Send + 'static>(
+    pub(super) fn watched_again_after<R: Future<Output: Send> + Send + Unpin + 'static>(
         &self,
         keys: Option<SmallVec<[Arc<[u8]>; 2]>>,
-        run: BoxFuture<'static, T>,
-    ) -> BoxFuture<'static, T> {
-        let Some(keys) = keys else { return run };
+        run: R,
+    ) -> Either<R, BoxFuture<'static, R::Output>> {
+        let Some(keys) = keys else { return Either::Left(run) };
         let core = self.me.clone();
-        run.map(move |outcome| {
+        let run = run.map(move |outcome| {
             if let Some(core) = core.upgrade() {
                 core.watch_behind(&keys);
             }
             outcome
-        })
-        .boxed()
+        });
+        Either::Right(run.boxed())
     }
 
     /// A script of our own may have ended the watching of these keys.

@@ -3,7 +3,7 @@
 
 use crate::{
     core::fork_safe::ForkSafeCore,
-    keys::LaneKind,
+    keys::KeyKind,
     locks::shared::{
         Guard,
         lock::Lock,
@@ -48,6 +48,6 @@ pub type FairLock = Lock<Fair>;
 
 impl Lock<Fair> {
     pub(crate) fn new(core: &ForkSafeCore, name: LockName) -> Self {
-        Lock::of(LockHandle::new(core, name, LaneKind::Fair, &FAIR))
+        Lock::of(LockHandle::new(core, name, KeyKind::Fair, &FAIR))
     }
 }

@@ -4,7 +4,7 @@
 use crate::{
     core::fork_safe::ForkSafeCore,
     error::Error,
-    keys::LaneKind,
+    keys::KeyKind,
     locks::shared::{
         guard_of::GuardOf,
         lock::Lock,
@@ -65,7 +65,7 @@ pub type FencedLock = Lock<Fenced>;
 
 impl Lock<Fenced> {
     pub(crate) fn new(core: &ForkSafeCore, name: LockName) -> Self {
-        Lock::of(LockHandle { fenced: true, ..LockHandle::new(core, name, LaneKind::Lock, &PLAIN) })
+        Lock::of(LockHandle { fenced: true, ..LockHandle::new(core, name, KeyKind::Lock, &PLAIN) })
     }
 
     /// The last token that was drawn; `None` if none was.

@@ -3,7 +3,7 @@
 
 use crate::{
     core::fork_safe::ForkSafeCore,
-    keys::LaneKind,
+    keys::KeyKind,
     locks::shared::{
         Guard,
         lock::Lock,
@@ -50,7 +50,7 @@ pub type NonReentrantLock = Lock<NonReentrant>;
 
 impl Lock<NonReentrant> {
     pub(crate) fn new(core: &ForkSafeCore, name: LockName) -> Self {
-        Lock::of(LockHandle { reentrant: false, ..LockHandle::new(core, name, LaneKind::Lock, &PLAIN) })
+        Lock::of(LockHandle { reentrant: false, ..LockHandle::new(core, name, KeyKind::Lock, &PLAIN) })
     }
 }
 /// Marks the kind of [`NonReentrantFairLock`].
@@ -73,6 +73,6 @@ pub type NonReentrantFairLock = Lock<NonReentrantFair>;
 
 impl Lock<NonReentrantFair> {
     pub(crate) fn new(core: &ForkSafeCore, name: LockName) -> Self {
-        Lock::of(LockHandle { reentrant: false, ..LockHandle::new(core, name, LaneKind::Fair, &FAIR) })
+        Lock::of(LockHandle { reentrant: false, ..LockHandle::new(core, name, KeyKind::Fair, &FAIR) })
     }
 }

@@ -6,7 +6,7 @@ use std::{fmt, sync::Arc};
 use crate::{
     core::fork_safe::ForkSafeCore,
     error::Error,
-    keys::{Keys, LaneKind},
+    keys::{KeyKind, Keys},
     locks::shared::{
         Guard,
         guard_of::GuardOf,
@@ -60,8 +60,8 @@ impl fmt::Debug for ReadWriteLock {
 
 impl ReadWriteLock {
     pub(crate) fn new(core: &ForkSafeCore, name: LockName) -> Self {
-        let read = LockHandle::new(core, name.clone(), LaneKind::Read, &READ);
-        let mut write = LockHandle::new(core, name, LaneKind::Write, &WRITE);
+        let read = LockHandle::new(core, name.clone(), KeyKind::Read, &READ);
+        let mut write = LockHandle::new(core, name, KeyKind::Write, &WRITE);
         write.keys = Arc::new(Keys::writing_beside(&read.keys));
         ReadWriteLock { read: Lock::of(read), write: Lock::of(write) }
     }

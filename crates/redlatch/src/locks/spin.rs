@@ -4,7 +4,7 @@
 use crate::{
     backoff::Backoff,
     core::fork_safe::ForkSafeCore,
-    keys::LaneKind,
+    keys::KeyKind,
     locks::shared::{
         Guard,
         lock::Lock,
@@ -49,7 +49,7 @@ pub type SpinLock = Lock<Spin>;
 
 impl Lock<Spin> {
     pub(crate) fn new(core: &ForkSafeCore, name: LockName) -> Self {
-        let handle = LockHandle::new(core, name, LaneKind::Lock, &SPIN);
+        let handle = LockHandle::new(core, name, KeyKind::Lock, &SPIN);
         Lock::of(LockHandle { backoff: Some(Backoff::default()), ..handle })
     }
 

@@ -364,7 +364,7 @@ impl Contender for Taker<'_> {
         Some((self.semaphore.0.channel.clone(), self.permits))
     }
 
-    fn supply(&self) -> Availability {
+    fn left_for_others(&self) -> Availability {
         if self.left < self.permits {
             Availability::Nothing { again_after: None }
         } else {

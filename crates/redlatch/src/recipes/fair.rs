@@ -20,7 +20,7 @@ impl FairRecipe {
     fn call(script: &'static Script, keys: &Keys, owner: &Owner, fenced: bool) -> Call {
         let call = Call::new(script).key(&keys.key).key(&keys.queue).key(&keys.timeouts);
         let call = if fenced { call.key(keys.token()) } else { call };
-        call.request_number(owner.number()).text(owner.field())
+        call.request_number(owner.request_stand_in()).text(owner.field())
     }
 }
 
@@ -82,7 +82,7 @@ impl Recipe for FairRecipe {
         known: u32,
         lease_ms: i64,
     ) -> Call {
-        FairRecipe::call(&scripts::FAIR_LEAVE, keys, owner, false)
+        FairRecipe::call(&scripts::FAIR_RELEASE_ONE, keys, owner, false)
             .bytes(keys.channel())
             .constant(publish)
             .int(known.into())

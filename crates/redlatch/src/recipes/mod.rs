@@ -201,7 +201,7 @@ pub(crate) enum ExpectedHolds {
 impl ExpectedHolds {
     /// What is expected of an owner with so many holds of this process. It is asked for when the request is made, and not before.
     pub(crate) fn of(owner: &Owner, count: impl FnOnce() -> u32) -> Self {
-        if owner.is_known_outside() { ExpectedHolds::Count(count()) } else { ExpectedHolds::Any }
+        if owner.is_reusable() { ExpectedHolds::Count(count()) } else { ExpectedHolds::Any }
     }
 
     /// What a call ends with that asks for a count.
@@ -226,7 +226,7 @@ pub(crate) enum ExpiryCheck {
 
 impl ExpiryCheck {
     fn append_to(self, call: Call, owner: &Owner, time_ms: i64) -> Call {
-        let call = call.request_number(owner.number()).text(owner.field()).int(time_ms);
+        let call = call.request_number(owner.request_stand_in()).text(owner.field()).int(time_ms);
         match self {
             ExpiryCheck::Any => call,
             ExpiryCheck::WhichEnd => call.int(0),
@@ -257,7 +257,7 @@ impl<'a> TransferTarget<'a> {
     /// A task that gets the lock of `giver`, which gives it back. If the giver's owner is known outside of its guard, another process may come to hold
     /// under it while this is on its way, so no more than one hold moves.
     pub(crate) fn after(giver: &Owner, owner: &'a Owner, lease_term: LeaseTerm, fenced: bool) -> Self {
-        let moves = if giver.is_known_outside() { Moves::One } else { Moves::All };
+        let moves = if giver.is_reusable() { Moves::One } else { Moves::All };
         TransferTarget { owner, lease_ms: lease_term.lease_ms, fenced, moves }
     }
 

@@ -42,7 +42,7 @@ fn call(script: &'static Script, keys: &Keys, owner: &Owner) -> Call {
     Call::new(script)
         .key(&keys.key)
         .key(&keys.timeouts)
-        .request_number(owner.number())
+        .request_number(owner.request_stand_in())
         .bytes(&members(owner.field()))
 }
 

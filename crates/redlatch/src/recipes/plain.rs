@@ -15,22 +15,27 @@ impl Recipe for PlainRecipe {
         let call = Call::new(&scripts::ACQUIRE).key(&keys.key);
         // The token's key is named only by those who draw one, so that accounts without rights to it can lock.
         let call = if args.fenced { call.key(keys.token()) } else { call };
-        let call =
-            call.request_number(owner.number()).text(owner.field()).int(args.lease_ms).flag(args.fenced);
+        let call = call
+            .request_number(owner.request_stand_in())
+            .text(owner.field())
+            .int(args.lease_ms)
+            .flag(args.fenced);
         if args.refuse_if_owned { call.flag(true) } else { call }
     }
 
     fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
         Call::new(&scripts::ENTER)
             .key(&keys.key)
-            .request_number(owner.number())
+            .request_number(owner.request_stand_in())
             .text(owner.field())
             .int(lease_ms)
     }
 
     fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: ExpectedHolds) -> Call {
-        let call =
-            Call::new(&scripts::RELEASE).key(&keys.key).request_number(owner.number()).text(owner.field());
+        let call = Call::new(&scripts::RELEASE)
+            .key(&keys.key)
+            .request_number(owner.request_stand_in())
+            .text(owner.field());
         expected.append_to(call.bytes(keys.channel()).constant(publish))
     }
 
@@ -42,9 +47,9 @@ impl Recipe for PlainRecipe {
         known: u32,
         lease_ms: i64,
     ) -> Call {
-        Call::new(&scripts::LEAVE)
+        Call::new(&scripts::RELEASE_ONE)
             .key(&keys.key)
-            .request_number(owner.number())
+            .request_number(owner.request_stand_in())
             .text(owner.field())
             .bytes(keys.channel())
             .constant(publish)
@@ -56,7 +61,7 @@ impl Recipe for PlainRecipe {
         let call = Call::new(&scripts::TRANSFER).key(&keys.key);
         let call = if recipient.fenced { call.key(keys.token()) } else { call };
         recipient.append_to(
-            call.request_number(recipient.owner.number())
+            call.request_number(recipient.owner.request_stand_in())
                 .text(from.field())
                 .text(recipient.owner.field())
                 .int(recipient.lease_ms),

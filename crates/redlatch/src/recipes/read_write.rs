@@ -32,12 +32,16 @@ fn acquire(script: &'static Script, keys: &Keys, owner: &Owner, args: &AcquireAr
     let call = call(script, keys);
     // The token's key is named only by those who draw one, so that accounts without rights to it can lock.
     let call = if args.fenced { call.key(keys.token()) } else { call };
-    let call = call.request_number(owner.number()).text(owner.field()).int(args.lease_ms).flag(args.fenced);
+    let call = call
+        .request_number(owner.request_stand_in())
+        .text(owner.field())
+        .int(args.lease_ms)
+        .flag(args.fenced);
     if args.refuse_if_owned { call.flag(true) } else { call }
 }
 
 fn release(script: &'static Script, keys: &Keys, owner: &Owner, publish: &'static str) -> Call {
-    let call = call(script, keys).request_number(owner.number()).text(owner.field());
+    let call = call(script, keys).request_number(owner.request_stand_in()).text(owner.field());
     call.bytes(keys.channel()).constant(publish)
 }
 
@@ -66,7 +70,8 @@ impl Recipe for ReadRecipe {
     }
 
     fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
-        let call = call(&scripts::READ_ENTER, keys).request_number(owner.number()).text(owner.field());
+        let call =
+            call(&scripts::READ_ENTER, keys).request_number(owner.request_stand_in()).text(owner.field());
         call.int(lease_ms)
     }
 
@@ -82,7 +87,7 @@ impl Recipe for ReadRecipe {
         known: u32,
         lease_ms: i64,
     ) -> Call {
-        release(&scripts::READ_LEAVE, keys, owner, publish).int(known.into()).int(lease_ms)
+        release(&scripts::READ_RELEASE_ONE, keys, owner, publish).int(known.into()).int(lease_ms)
     }
 
     /// Only one hold moves, because readers stand beside each other and no reader waits for another one's hold.
@@ -90,7 +95,7 @@ impl Recipe for ReadRecipe {
         let call = call(&scripts::READ_TRANSFER, keys);
         let call = if recipient.fenced { call.key(keys.token()) } else { call };
         let call = call
-            .request_number(recipient.owner.number())
+            .request_number(recipient.owner.request_stand_in())
             .text(recipient.owner.field())
             .int(recipient.lease_ms);
         recipient.append_to(call.text(from.field()))
@@ -130,7 +135,7 @@ impl Recipe for WriteRecipe {
     fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
         let call = Call::new(&scripts::WRITE_ENTER)
             .key(&keys.key)
-            .request_number(owner.number())
+            .request_number(owner.request_stand_in())
             .text(owner.field());
         call.int(lease_ms)
     }
@@ -147,14 +152,14 @@ impl Recipe for WriteRecipe {
         known: u32,
         lease_ms: i64,
     ) -> Call {
-        release(&scripts::WRITE_LEAVE, keys, owner, publish).int(known.into()).int(lease_ms)
+        release(&scripts::WRITE_RELEASE_ONE, keys, owner, publish).int(known.into()).int(lease_ms)
     }
 
     fn transfer(&self, keys: &Keys, from: &Owner, recipient: &TransferTarget<'_>) -> Call {
         let call = call(&scripts::WRITE_TRANSFER, keys);
         let call = if recipient.fenced { call.key(keys.token()) } else { call };
         recipient.append_to(
-            call.request_number(recipient.owner.number())
+            call.request_number(recipient.owner.request_stand_in())
                 .text(from.field())
                 .text(recipient.owner.field())
                 .int(recipient.lease_ms),

@@ -32,6 +32,7 @@ if ttl ~= -2 then
     return {tonumber(ARGV[1]), 0, -5}
   end
   count = tonumber(held[1])
+  lease = math.max(ttl, lease)
 end
 local token = 0
 if ARGV[4] == '1' then
@@ -44,7 +45,7 @@ if ARGV[4] == '1' then
   redis.call('set', KEYS[2], string.format('%.0f', token))
 end
 if ttl == -2 then redis.call('hset', key, owner, '1') end
-local set = redis.pcall('pexpire', key, math.max(ttl, lease))
+local set = redis.pcall('pexpire', key, lease)
 if type(set) == 'table' then
   if ttl == -2 then redis.pcall('hdel', key, owner) end
   return set

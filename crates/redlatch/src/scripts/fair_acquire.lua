@@ -96,7 +96,10 @@ if held and ARGV[10] == '1' then
   redis.call('hdel', key, '')
   return {n, 0, -5}
 end
-if held then count = tonumber(held[1]) end
+if held then
+  count = tonumber(held[1])
+  lease = math.max(ttl, lease)
+end
 local token = 0
 if ARGV[4] == '1' then
   -- As in acquire.lua.
@@ -106,7 +109,7 @@ if ARGV[4] == '1' then
   redis.call('set', KEYS[4], string.format('%.0f', token))
 end
 if not held then redis.call('hset', key, owner, '1') end
-local set = redis.pcall('pexpire', key, math.max(ttl, lease))
+local set = redis.pcall('pexpire', key, lease)
 if type(set) == 'table' then
   if not held then redis.pcall('hdel', key, owner) end
   return set

@@ -21,7 +21,7 @@ pub use library::{library, library_check, library_name};
 
 /// The number of the script set. The local daemon and its clients must agree on it, because the daemon runs only the
 /// scripts that it was built with; a test fails when a script changes and this number does not.
-pub const EPOCH: u32 = 26;
+pub const EPOCH: u32 = 27;
 
 /// One script: its name, its text, and the SHA-1 by which servers know it.
 pub struct Script {
@@ -255,7 +255,7 @@ scripts! {
     /// Enter once more.
     ENTER = "enter" is [ForTokens(&["get", "set", "time"])],
     /// Give back one hold of several.
-    LEAVE = "leave" is [GivesBack],
+    RELEASE_ONE = "release_one" is [GivesBack],
     /// Refresh many leases.
     RENEW = "renew" is [HasMigrationFallback],
     /// Leave a hold for a shorter time.
@@ -271,7 +271,7 @@ scripts! {
     /// Release a fair lock.
     FAIR_RELEASE = "fair_release" is [HasMigrationFallback, GivesBack, ForTokens(&["get", "set"])],
     /// Give back one hold of a fair lock.
-    FAIR_LEAVE = "fair_leave" is [GivesBack],
+    FAIR_RELEASE_ONE = "fair_release_one" is [GivesBack],
     /// Take an owner out of a fair lock.
     FAIR_UNDO = "fair_undo" is [GivesBack],
     /// Delete a fair lock.
@@ -319,7 +319,7 @@ scripts! {
     /// Release the read holds of one owner.
     READ_RELEASE = "read_release" after "readers.lua" is [ChangesFirst] touching "all",
     /// Give back one read hold of several.
-    READ_LEAVE = "read_leave" after "readers.lua" is [GivesBack] touching "all",
+    READ_RELEASE_ONE = "read_release_one" after "readers.lua" is [GivesBack] touching "all",
     /// Pass a read hold to another owner.
     READ_TRANSFER = "read_transfer" after "readers.lua" is [ForTokens(&["get", "time"])] touching "all",
     /// Leave a read hold for a shorter time.
@@ -333,7 +333,7 @@ scripts! {
     /// Release the write hold.
     WRITE_RELEASE = "write_release" is [GivesBack] touching "2" is [LooksFirst],
     /// Give back one write hold of several.
-    WRITE_LEAVE = "write_leave" is [GivesBack] touching "2",
+    WRITE_RELEASE_ONE = "write_release_one" is [GivesBack] touching "2",
     /// Refresh many write holds.
     WRITE_RENEW = "write_renew" is [HasMigrationFallback],
     /// Leave a write hold for a shorter time.

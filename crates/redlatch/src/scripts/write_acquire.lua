@@ -34,6 +34,7 @@ if ttl ~= -2 then
     redis.call('hdel', key, '')
     return {tonumber(ARGV[1]), 0, -5}
   end
+  lease = math.max(ttl, lease)
 end
 local token = 0
 if ARGV[4] == '1' then
@@ -44,7 +45,7 @@ if ARGV[4] == '1' then
   redis.call('set', KEYS[3], string.format('%.0f', token))
 end
 if ttl == -2 then redis.call('hset', key, 'mode', 'write', field, '1') end
-local set = redis.pcall('pexpire', key, math.max(ttl, lease))
+local set = redis.pcall('pexpire', key, lease)
 if type(set) == 'table' then
   if ttl == -2 then redis.pcall('del', key) end
   return set

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redlatch::{Client, Error, ErrorKind, Guard, Hold, Lease, Owner, Unlocked, Wait};
+use redlatch::{AnyGuard, Client, Error, ErrorKind, Guard, Lease, Owner, Unlocked, Wait};
 use redlatch_testkit::{
     redisson::{Connection, RedissonVersion},
     server::{KeyDump, RedisServer},
@@ -60,7 +60,7 @@ impl Ours {
         ours!(self, lock => {
             let acquire = lock.acquire().wait(wait).lease(lease);
             let acquire = if let Some(owner) = owner { acquire.owner(owner) } else { acquire };
-            acquire.await.map(|guard| guard.map(Hold::into_guard))
+            acquire.await.map(|guard| guard.map(AnyGuard::into_guard))
         })
     }
 

@@ -234,7 +234,7 @@ async fn fair_lock(client: &Client, set: &impl Fn(&'static str), text: &str, kin
     let guard = lock.try_lock().await.unwrap().unwrap();
     let outcome = soon("an answer", guard.unlock()).await;
     assert!(outcome.is_err(), "a fair unlock with {text}: {outcome:?}");
-    set("fair_leave");
+    set("fair_release_one");
     let guard = lock.try_lock().await.unwrap().unwrap();
     let inner = guard.reenter().await.unwrap();
     let outcome = soon("an answer", inner.unlock()).await;

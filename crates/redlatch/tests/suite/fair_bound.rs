@@ -197,12 +197,12 @@ fn an_heir_that_is_next_has_the_lock_though_as_many_were_dropped_as_may_be() {
 fn where_all_who_waited_are_dead_nobody_is_told_and_who_comes_has_the_lock() {
     for dead in DEAD {
         for script in
-            [&scripts::FAIR_RELEASE, &scripts::FAIR_UNDO, &scripts::FAIR_LEAVE, &scripts::FAIR_FORCE]
+            [&scripts::FAIR_RELEASE, &scripts::FAIR_UNDO, &scripts::FAIR_RELEASE_ONE, &scripts::FAIR_FORCE]
         {
             let mut line = Line::new(dead, &[]);
             match script.name() {
                 "fair_release" => line.run(script, &[HOLDER, CHANNEL, "publish", "", "30000", "0"]),
-                "fair_leave" => line.run(script, &[HOLDER, CHANNEL, "publish", "1", "30000"]),
+                "fair_release_one" => line.run(script, &[HOLDER, CHANNEL, "publish", "1", "30000"]),
                 _ => line.run(script, &[HOLDER, CHANNEL, "publish"]),
             };
             assert_eq!(line.told(), Vec::<String>::new(), "{} behind {dead}", script.name());
@@ -220,10 +220,10 @@ fn where_all_who_waited_are_dead_nobody_is_told_and_who_comes_has_the_lock() {
 #[test]
 fn whatever_drops_the_dead_tells_only_those_who_live() {
     for dead in DEAD {
-        for script in [&scripts::FAIR_UNDO, &scripts::FAIR_LEAVE, &scripts::FAIR_FORCE] {
+        for script in [&scripts::FAIR_UNDO, &scripts::FAIR_RELEASE_ONE, &scripts::FAIR_FORCE] {
             let mut line = Line::new(dead, &[FIRST, SECOND]);
             match script.name() {
-                "fair_leave" => line.run(script, &[HOLDER, CHANNEL, "publish", "1", "30000"]),
+                "fair_release_one" => line.run(script, &[HOLDER, CHANNEL, "publish", "1", "30000"]),
                 _ => line.run(script, &[HOLDER, CHANNEL, "publish"]),
             };
             line.keeps(&[FIRST, SECOND]);

@@ -147,8 +147,8 @@ async fn the_last_write_hold_of_a_shared_owner_whose_count_is_in_doubt_is_not_do
         let again = soon("the re-entry", write.reenter()).await.unwrap();
         fired(&rig);
         let read = soon("the downgrade of one of two", again.downgrade()).await.unwrap();
-        assert!(write.is_valid() && redlatch::Hold::as_guard(&write).hold_count() == 1);
-        let _handed_out = redlatch::Hold::as_guard(&write).owner().to_text();
+        assert!(write.is_valid() && redlatch::AnyGuard::as_guard(&write).hold_count() == 1);
+        let _handed_out = redlatch::AnyGuard::as_guard(&write).owner().to_text();
         read.unlock().await.unwrap();
         let error = soon("the downgrade of the last", write.downgrade()).await.unwrap_err();
         assert_eq!(error.kind(), redlatch::ErrorKind::OwnerInDoubt, "{error}");

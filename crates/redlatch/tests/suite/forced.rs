@@ -2,7 +2,7 @@
 
 use std::{future::IntoFuture, time::Instant};
 
-use redlatch::{Client, Force, Guard, Hold, LossReason, MultiLock, Owner, Unlocked};
+use redlatch::{AnyGuard, Client, Force, Guard, LossReason, MultiLock, Owner, Unlocked};
 use redlatch_testkit::server::RedisServer;
 
 use crate::{
@@ -32,8 +32,12 @@ impl Rig {
         let hold = async {
             match kind {
                 "fair" => self.client.fair_lock(kind).acquire().owner(owner).into_future().await,
-                "write" => both.write().acquire().owner(owner).await.map(|guard| guard.map(Hold::into_guard)),
-                "read" => both.read().acquire().owner(owner).await.map(|guard| guard.map(Hold::into_guard)),
+                "write" => {
+                    both.write().acquire().owner(owner).await.map(|guard| guard.map(AnyGuard::into_guard))
+                }
+                "read" => {
+                    both.read().acquire().owner(owner).await.map(|guard| guard.map(AnyGuard::into_guard))
+                }
                 _ => self.client.lock(kind).acquire().owner(owner).await,
             }
         };

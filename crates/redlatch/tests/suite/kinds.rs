@@ -8,7 +8,7 @@ use std::{
 };
 
 use redlatch::{
-    Client, Error, FairLock, FencedLock, Force, Forced, Guard, Hold, Lease, Lock, LockName,
+    AnyGuard, Client, Error, FairLock, FencedLock, Force, Forced, Guard, Lease, Lock, LockName,
     NonReentrantFairLock, NonReentrantLock, Owner, ReplicaAck, SpinLock, Unlocked, Wait, WriteLock,
 };
 
@@ -95,7 +95,7 @@ impl AnyLock {
         let call = self.begin("lock");
         async move {
             let _call = call;
-            each!(&self.kind, lock => lock.lock().await.map(Hold::into_guard))
+            each!(&self.kind, lock => lock.lock().await.map(AnyGuard::into_guard))
         }
     }
 
@@ -104,7 +104,7 @@ impl AnyLock {
         let call = self.begin("try_lock");
         async move {
             let _call = call;
-            each!(&self.kind, lock => lock.try_lock().await.map(|guard| guard.map(Hold::into_guard)))
+            each!(&self.kind, lock => lock.try_lock().await.map(|guard| guard.map(AnyGuard::into_guard)))
         }
     }
 
@@ -116,7 +116,7 @@ impl AnyLock {
         let call = self.begin("lock_for");
         async move {
             let _call = call;
-            each!(&self.kind, lock => lock.lock_for(wait).await.map(|guard| guard.map(Hold::into_guard)))
+            each!(&self.kind, lock => lock.lock_for(wait).await.map(|guard| guard.map(AnyGuard::into_guard)))
         }
     }
 
@@ -128,7 +128,7 @@ impl AnyLock {
         let call = self.begin("lock_with_lease");
         async move {
             let _call = call;
-            each!(&self.kind, lock => lock.lock_with_lease(lease).await.map(Hold::into_guard))
+            each!(&self.kind, lock => lock.lock_with_lease(lease).await.map(AnyGuard::into_guard))
         }
     }
 
@@ -213,7 +213,7 @@ impl AnyLock {
         let call = self.begin("adopt");
         async move {
             let _call = call;
-            each!(&self.kind, lock => lock.adopt(owner, lease).await.map(|guard| guard.map(Hold::into_guard)))
+            each!(&self.kind, lock => lock.adopt(owner, lease).await.map(|guard| guard.map(AnyGuard::into_guard)))
         }
     }
 
@@ -299,7 +299,7 @@ impl<'a> AnyAcquire<'a> {
             if self.fenced {
                 acquire = acquire.fenced();
             }
-            acquire.await.map(|guard| guard.map(Hold::into_guard))
+            acquire.await.map(|guard| guard.map(AnyGuard::into_guard))
         })
     }
 }

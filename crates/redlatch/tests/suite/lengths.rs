@@ -2,7 +2,7 @@
 
 use std::future::IntoFuture;
 
-use redlatch::{Client, Hold, Lease, Owner, scripts};
+use redlatch::{AnyGuard, Client, Lease, Owner, scripts};
 use redlatch_testkit::{
     proxy::{Action, Gate, Match, Proxy, RequestLog},
     server::RedisServer,

@@ -82,7 +82,7 @@ impl Rig {
         let whose = match script.name() {
             "write_renew" | "write_enter" => return self.send(script.source(), &keys[..1], args),
             "read_renew" => "3",
-            "read_release" | "read_leave" | "read_transfer" | "read_shorten" | "rw_force" => "all",
+            "read_release" | "read_release_one" | "read_transfer" | "read_shorten" | "rw_force" => "all",
             _ => "2",
         };
         let source = format!("{}{}", include_str!("../../src/scripts/declared.lua"), script.source());
@@ -182,7 +182,7 @@ impl Rig {
                 (
                     format!("read_leave {o} {known} {lease}"),
                     vec![left, 0],
-                    self.eval(&scripts::READ_LEAVE, &args),
+                    self.eval(&scripts::READ_RELEASE_ONE, &args),
                 )
             }
             5 => {
@@ -211,7 +211,7 @@ impl Rig {
                 (
                     format!("write_leave {o} {known} {lease}"),
                     vec![left, 0],
-                    self.eval(&scripts::WRITE_LEAVE, &args),
+                    self.eval(&scripts::WRITE_RELEASE_ONE, &args),
                 )
             }
             11 => {
@@ -337,7 +337,7 @@ fn many_holds(strict: bool) {
     assert_eq!(rig.eval(&scripts::WRITE_RELEASE, &[&me, "redisson_rwlock:{x}", "publish", "1"]), [1, 0]);
     for n in (2..=1_011).rev() {
         let args = [me.as_str(), "redisson_rwlock:{x}", "publish", &n.to_string(), "60000"];
-        assert_eq!(rig.eval(&scripts::READ_LEAVE, &args), [n - 1, 0]);
+        assert_eq!(rig.eval(&scripts::READ_RELEASE_ONE, &args), [n - 1, 0]);
         if n == 1_005 {
             assert_eq!(rig.eval(&scripts::READ_RENEW, &["90000", &me]), [1]);
         }

@@ -21,8 +21,8 @@ async fn hold(client: &Client, name: &str, kind: Kind) -> Guard {
         match kind {
             Kind::Plain => client.lock(name).lock().await,
             Kind::Fair => client.fair_lock(name).lock().await,
-            Kind::Read => both.read().lock().await.map(redlatch::Hold::into_guard),
-            Kind::Write => both.write().lock().await.map(redlatch::Hold::into_guard),
+            Kind::Read => both.read().lock().await.map(redlatch::AnyGuard::into_guard),
+            Kind::Write => both.write().lock().await.map(redlatch::AnyGuard::into_guard),
         }
     };
     soon("the hold", held).await.unwrap()

@@ -3,7 +3,7 @@
 
 use std::future::{Future, IntoFuture};
 
-use redlatch::{Client, ErrorKind, Guard, Hold, Owner, Unlocked, Wait, scripts};
+use redlatch::{AnyGuard, Client, ErrorKind, Guard, Owner, Unlocked, Wait, scripts};
 use redlatch_testkit::{
     proxy::{Action, Gate, Match, Proxy},
     server::RedisServer,
@@ -186,7 +186,7 @@ async fn a_release_that_may_have_run_does_not_take_away_what_another_process_hol
     let guard = rig.client.lock("x").lock_with_lease(ms(2_000)).await.unwrap();
     let owner: Owner = guard.owner().to_text().parse().unwrap();
     let entered = rig.other.lock("x").acquire().owner(&owner).await.unwrap().expect("its owner holds it");
-    rig.proxy.rule(script(&scripts::LEAVE).nth(1), Action::CloseAfterRequest);
+    rig.proxy.rule(script(&scripts::RELEASE_ONE).nth(1), Action::CloseAfterRequest);
     let outcome = soon("the release", guard.unlock()).await;
     assert!(entered.is_valid());
     assert_eq!(rig.field("x", &owner.to_text()), redis::Value::BulkString(b"1".into()), "{outcome:?}");
@@ -212,11 +212,14 @@ async fn a_downgrade_that_was_dropped_does_not_end_the_next_read_hold_of_its_own
         rig.quiet().await;
         let writer = rig.other.read_write_lock("x").write().try_lock().await.unwrap();
         assert!(
-            !(writer.is_some() && redlatch::Hold::as_guard(&reading).is_valid()),
+            !(writer.is_some() && redlatch::AnyGuard::as_guard(&reading).is_valid()),
             "round {round}: a writer beside a reader"
         );
-        assert!(redlatch::Hold::as_guard(&reading).is_valid(), "round {round}: the read hold was taken away");
-        redlatch::Hold::into_guard(reading).unlock().await.unwrap();
+        assert!(
+            redlatch::AnyGuard::as_guard(&reading).is_valid(),
+            "round {round}: the read hold was taken away"
+        );
+        redlatch::AnyGuard::into_guard(reading).unlock().await.unwrap();
     }
 }
 
@@ -235,15 +238,15 @@ async fn one_owner_that_acquires_twice_at_once_holds_twice() {
                     "fair" => client.fair_lock(name).acquire().owner(owner).wait(wait).await,
                     "fenced" => {
                         let guard = client.fenced_lock(name).acquire().owner(owner).wait(wait).await;
-                        guard.map(|guard| guard.map(redlatch::Hold::into_guard))
+                        guard.map(|guard| guard.map(redlatch::AnyGuard::into_guard))
                     }
                     "read" => {
                         let guard = rw.read().acquire().owner(owner).wait(wait).await;
-                        guard.map(|guard| guard.map(redlatch::Hold::into_guard))
+                        guard.map(|guard| guard.map(redlatch::AnyGuard::into_guard))
                     }
                     _ => {
                         let guard = rw.write().acquire().owner(owner).wait(wait).await;
-                        guard.map(|guard| guard.map(redlatch::Hold::into_guard))
+                        guard.map(|guard| guard.map(redlatch::AnyGuard::into_guard))
                     }
                 };
                 guard.unwrap().expect("nobody else wants it")
@@ -309,9 +312,9 @@ async fn a_downgrade_waits_for_a_read_hold_of_its_owner_that_is_on_its_way() {
     let reading = soon("the read hold", &mut reading).await.unwrap().unwrap();
     rig.quiet().await;
     assert_eq!(rig.field("x", &text(&owner)), redis::Value::BulkString(b"1".into()));
-    assert!(redlatch::Hold::as_guard(&reading).is_valid());
+    assert!(redlatch::AnyGuard::as_guard(&reading).is_valid());
     assert!(rig.other.read_write_lock("x").write().try_lock().await.unwrap().is_none());
-    redlatch::Hold::into_guard(reading).unlock().await.unwrap();
+    redlatch::AnyGuard::into_guard(reading).unlock().await.unwrap();
 }
 
 /// A guard that came in beside the last unlock was valid for a moment, and then nothing, without a word.
@@ -342,13 +345,13 @@ async fn a_read_hold_that_goes_during_a_downgrade_does_not_take_the_new_one_alon
     let moments = [&scripts::READ_ENTER, &scripts::WRITE_RELEASE];
     for (asked, answered_first) in moments.into_iter().flat_map(|asked| [(asked, false), (asked, true)]) {
         let writing = lock.write().lock().await.unwrap();
-        let owner = redlatch::Hold::as_guard(&writing).owner().clone();
+        let owner = redlatch::AnyGuard::as_guard(&writing).owner().clone();
         let besides = writing.read().await.unwrap();
         let gate = Gate::new();
         let held = rig.proxy.rule(script(asked), Action::HoldReplyUntilReleased(gate.clone()));
         let mut reading = begun(writing.downgrade());
         rig.proxy.wait_for(SOON, |log| log.fired(held) > 0).await.unwrap();
-        let mut leaving = begun(redlatch::Hold::into_guard(besides).unlock());
+        let mut leaving = begun(redlatch::AnyGuard::into_guard(besides).unlock());
         rig.proxy.remove_rule(held);
         gate.release();
         let reading = if answered_first {
@@ -361,9 +364,9 @@ async fn a_read_hold_that_goes_during_a_downgrade_does_not_take_the_new_one_alon
         };
         rig.quiet().await;
         assert_eq!(rig.field("x", &text(&owner)), redis::Value::BulkString(b"1".into()));
-        assert!(redlatch::Hold::as_guard(&reading).is_valid());
+        assert!(redlatch::AnyGuard::as_guard(&reading).is_valid());
         assert!(rig.other.read_write_lock("x").write().try_lock().await.unwrap().is_none());
-        redlatch::Hold::into_guard(reading).unlock().await.unwrap();
+        redlatch::AnyGuard::into_guard(reading).unlock().await.unwrap();
     }
 }
 
@@ -374,19 +377,19 @@ async fn a_read_hold_that_goes_right_after_a_downgrade_does_not_take_the_new_one
     let lock = rig.client.read_write_lock("x");
     for round in 0..50 {
         let writing = lock.write().lock().await.unwrap();
-        let owner = redlatch::Hold::as_guard(&writing).owner().clone();
+        let owner = redlatch::AnyGuard::as_guard(&writing).owner().clone();
         let besides = writing.read().await.unwrap();
         let turning = begun(writing.downgrade());
-        let leaving = begun(redlatch::Hold::into_guard(besides).unlock());
+        let leaving = begun(redlatch::AnyGuard::into_guard(besides).unlock());
         let (reading, left) = soon("both", async { tokio::join!(turning, leaving) }).await;
         let reading = reading.unwrap();
         // The last one goes as a whole, and the new one is asked for when that is through.
         assert!(matches!(left.unwrap(), Unlocked::StillHeld(1) | Unlocked::Released), "round {round}");
         rig.quiet().await;
         assert_eq!(rig.field("x", &text(&owner)), redis::Value::BulkString(b"1".into()), "round {round}");
-        assert!(redlatch::Hold::as_guard(&reading).is_valid());
+        assert!(redlatch::AnyGuard::as_guard(&reading).is_valid());
         assert!(rig.other.read_write_lock("x").write().try_lock().await.unwrap().is_none());
-        assert_eq!(redlatch::Hold::into_guard(reading).unlock().await.unwrap(), Unlocked::Released);
+        assert_eq!(redlatch::AnyGuard::into_guard(reading).unlock().await.unwrap(), Unlocked::Released);
     }
 }
 
@@ -401,7 +404,7 @@ async fn a_write_hold_that_goes_right_after_a_downgrade_of_another_one_is_releas
         let enter = async || lock.acquire().owner(&owner).await.unwrap().unwrap();
         let (first, second) = (enter().await, enter().await);
         let turning = begun(first.downgrade());
-        let leaving = begun(redlatch::Hold::into_guard(second).unlock());
+        let leaving = begun(redlatch::AnyGuard::into_guard(second).unlock());
         let (reading, left) = soon("both", async { tokio::join!(turning, leaving) }).await;
         // The one or the other is the last.
         assert!(matches!(left.unwrap(), Unlocked::StillHeld(1) | Unlocked::Released), "round {round}");
@@ -409,7 +412,7 @@ async fn a_write_hold_that_goes_right_after_a_downgrade_of_another_one_is_releas
         rig.quiet().await;
         assert_eq!(rig.field("x", &text(&owner)), redis::Value::BulkString(b"1".into()), "round {round}");
         assert_eq!(rig.field("x", &format!("{}:write", text(&owner))), redis::Value::Nil, "round {round}");
-        assert_eq!(redlatch::Hold::into_guard(reading).unlock().await.unwrap(), Unlocked::Released);
+        assert_eq!(redlatch::AnyGuard::into_guard(reading).unlock().await.unwrap(), Unlocked::Released);
     }
 }
 

@@ -118,7 +118,7 @@ async fn a_grant_is_not_given_up_for_a_hold_that_is_over_and_has_not_been_told()
             "fair" => client.fair_lock("x").acquire().wait(wait).lease(lease).await.unwrap(),
             _ => {
                 let granted = both.write().acquire().wait(wait).lease(lease).await.unwrap();
-                granted.map(redlatch::Hold::into_guard)
+                granted.map(redlatch::AnyGuard::into_guard)
             }
         };
         let next = next.expect("the first one has ended");

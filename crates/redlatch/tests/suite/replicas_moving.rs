@@ -3,7 +3,7 @@
 use std::{future::IntoFuture, time::Duration};
 
 use redlatch::{
-    Client, ErrorKind, Hold, Lease, ReplicaAck, Severity, Unlocked, Wait,
+    AnyGuard, Client, ErrorKind, Lease, ReplicaAck, Severity, Unlocked, Wait,
     acl::{Kind, Rights},
 };
 use redlatch_testkit::{
@@ -24,7 +24,7 @@ fn all() -> ReplicaAck {
     ReplicaAck::all().within(LONG)
 }
 
-fn numbers(guard: &impl Hold) -> (u32, u32) {
+fn numbers(guard: &impl AnyGuard) -> (u32, u32) {
     let replicas = guard.as_guard().replicas().expect("replicas were asked");
     (replicas.acknowledged, replicas.wanted)
 }

@@ -273,7 +273,7 @@ async fn a_shutdown_tells_a_lock_that_was_lost_from_one_that_it_released() {
 /// owner was not in doubt: it was granted the lock again, and what came late counted down there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_partial_release_that_is_on_its_way_when_the_owner_is_handed_out_leaves_it_in_doubt() {
-    use redlatch::scripts::LEAVE;
+    use redlatch::scripts::RELEASE_ONE;
     let server = RedisServer::start().unwrap();
     for script in redlatch::scripts::ALL {
         server.cmd(&["SCRIPT", "LOAD", script.source()]).unwrap();
@@ -283,7 +283,7 @@ async fn a_partial_release_that_is_on_its_way_when_the_owner_is_handed_out_leave
     let lock = client.lock("x");
     let one = lock.lock().await.unwrap();
     let two = one.reenter().await.unwrap();
-    let silent = proxy.rule(Match::script().arg_contains(LEAVE.sha1()).nth(1), Action::DropRequest);
+    let silent = proxy.rule(Match::script().arg_contains(RELEASE_ONE.sha1()).nth(1), Action::DropRequest);
     let leaving = tokio::spawn(two.unlock());
     until("the partial release is under way", || proxy.fired(silent) > 0).await;
     let owner = one.owner().clone();
@@ -299,8 +299,9 @@ async fn a_partial_release_that_is_on_its_way_when_the_owner_is_handed_out_leave
     let more = next.reenter().await.unwrap();
     // What was on its way arrives after all.
     let late = proxy.with_log(|log| {
-        let first =
-            log.requests().find(|request| request.args.iter().any(|arg| arg == LEAVE.sha1().as_bytes()));
+        let first = log
+            .requests()
+            .find(|request| request.args.iter().any(|arg| arg == RELEASE_ONE.sha1().as_bytes()));
         first.expect("it was sent").args.clone()
     });
     server.cmd(&late).unwrap();
@@ -363,7 +364,7 @@ async fn who_was_passed_a_member_of_a_set_does_not_enter_the_hold_of_who_was_pas
 /// The same where the last guard was detached: the release of the other one had not been answered, and nothing was in doubt.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_owner_that_is_left_with_a_partial_release_on_its_way_is_in_doubt() {
-    use redlatch::scripts::LEAVE;
+    use redlatch::scripts::RELEASE_ONE;
     let server = RedisServer::start().unwrap();
     for script in redlatch::scripts::ALL {
         server.cmd(&["SCRIPT", "LOAD", script.source()]).unwrap();
@@ -373,7 +374,8 @@ async fn an_owner_that_is_left_with_a_partial_release_on_its_way_is_in_doubt() {
     let lock = client.lock("x");
     let one = lock.lock().await.unwrap();
     let two = one.reenter().await.unwrap();
-    let lost = proxy.rule(Match::script().arg_contains(LEAVE.sha1()).nth(1), Action::CloseBeforeRequest);
+    let lost =
+        proxy.rule(Match::script().arg_contains(RELEASE_ONE.sha1()).nth(1), Action::CloseBeforeRequest);
     let first = soon("a partial release", two.unlock()).await;
     assert_eq!(proxy.fired(lost), 1);
     let owner = one.detach().owner;
@@ -388,8 +390,9 @@ async fn an_owner_that_is_left_with_a_partial_release_on_its_way_is_in_doubt() {
     };
     let more = next.reenter().await.unwrap();
     let late = proxy.with_log(|log| {
-        let first =
-            log.requests().find(|request| request.args.iter().any(|arg| arg == LEAVE.sha1().as_bytes()));
+        let first = log
+            .requests()
+            .find(|request| request.args.iter().any(|arg| arg == RELEASE_ONE.sha1().as_bytes()));
         first.expect("it was sent").args.clone()
     });
     server.cmd(&late).unwrap();

@@ -3,7 +3,7 @@
 
 use std::{future::IntoFuture, pin::Pin, time::Duration};
 
-use redlatch::{Client, ErrorKind, Guard, Hold, Owner, Unlocked, Wait, scripts};
+use redlatch::{AnyGuard, Client, ErrorKind, Guard, Owner, Unlocked, Wait, scripts};
 use redlatch_testkit::{
     proxy::{Action, Gate, Match, Proxy, RuleId},
     server::RedisServer,
@@ -72,7 +72,7 @@ impl Kind {
             Kind::Read | Kind::ReadInWrite => {
                 let lock = client.read_write_lock(name);
                 let guard = lock.read().acquire().owner(owner).wait(wait).await;
-                guard.map(|guard| guard.map(Hold::into_guard))
+                guard.map(|guard| guard.map(AnyGuard::into_guard))
             }
         }
     }

@@ -14,7 +14,7 @@ use std::{
 };
 
 use redlatch::{
-    Client, Clock, Error, Guard, Hold, Lease, LockState, MultiLock, Owner, ShutdownReport, SystemClock,
+    AnyGuard, Client, Clock, Error, Guard, Lease, LockState, MultiLock, Owner, ShutdownReport, SystemClock,
     WriteGuard,
 };
 use tokio::{runtime::Handle, task::JoinHandle};
@@ -114,8 +114,8 @@ fn nothing(state: &LockState) -> bool {
     state.holders.is_empty() && state.permits.is_empty() && state.waiters.is_empty()
 }
 
-fn valid<G: Hold + 'static>(guard: Result<Option<G>, Error>) -> Vec<Valid> {
-    let guard = guard.ok().flatten().map(Hold::into_guard);
+fn valid<G: AnyGuard + 'static>(guard: Result<Option<G>, Error>) -> Vec<Valid> {
+    let guard = guard.ok().flatten().map(AnyGuard::into_guard);
     guard.map(|guard| Box::new(move || guard.is_valid()) as Valid).into_iter().collect()
 }
 

@@ -472,7 +472,7 @@ async fn a_reader_whose_time_is_over_hides_none_that_reads_for_some_milliseconds
     let server = RedisServer::start().unwrap();
     for (name, script, last) in [
         ("read_release", &scripts::READ_RELEASE, None),
-        ("read_leave", &scripts::READ_LEAVE, Some(["0", "9"])),
+        ("read_release_one", &scripts::READ_RELEASE_ONE, Some(["0", "9"])),
     ] {
         let source = script.source();
         let text = format!(

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Client,
-    keys::{Keys, LaneKind},
+    keys::{KeyKind, Keys},
     owner::Owner,
     recipes::{AcquireArgs, ExpectedHolds, Forcing, LeaseTerm, READ, Recipe},
     scripts::{READ_ACQUIRE, READ_RELEASE},
@@ -26,7 +26,7 @@ fn owner(number: i64) -> Owner {
 
 /// A store of its own for each test, strict or not.
 async fn rig(url: &str) -> Rig {
-    let keys = Arc::new(Keys::new("x".into(), LaneKind::Read));
+    let keys = Arc::new(Keys::new("x".into(), KeyKind::Read));
     Rig { client: Client::connect(url).await.unwrap(), keys, strictness: Arc::default() }
 }
 
@@ -154,7 +154,7 @@ async fn holds_of_many_owners_are_renewed_in_one_call() {
     let lease_term = LeaseTerm { lease_ms: 10_000, renewed: true };
     let mut leases = Vec::new();
     for (number, name) in (1..).zip(["a", "a", "b"]) {
-        let keys = Arc::new(Keys::new(name.into(), LaneKind::Read));
+        let keys = Arc::new(Keys::new(name.into(), KeyKind::Read));
         rig.run(READ.acquire(&keys, &owner(number), &asking(10_000))).await;
         for _ in 0..number {
             rig.run(READ.enter(&keys, &owner(number), 10_000)).await;

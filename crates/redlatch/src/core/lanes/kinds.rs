@@ -17,7 +17,7 @@ use crate::{
         lease::HeldLease,
     },
     error::{Error, ErrorKind},
-    keys::{Keys, LaneKind},
+    keys::{KeyKind, Keys},
     owner::Owner,
 };
 
@@ -27,7 +27,7 @@ pub(super) struct Kinds(AtomicU8);
 
 impl Kinds {
     /// Whether there were holds of other kinds than this one.
-    fn has_others(&self, kind: LaneKind) -> bool {
+    fn has_others(&self, kind: KeyKind) -> bool {
         // Holds of one name are noted under the mutex of its bucket.
         let known = self.0.load(Ordering::Relaxed);
         if known & kind.bit() == 0 {
@@ -39,22 +39,22 @@ impl Kinds {
 
 /// What a lane is found by, without keys of its kind.
 trait Named {
-    fn parts(&self) -> (u64, LaneKind, &[u8]);
+    fn parts(&self) -> (u64, KeyKind, &[u8]);
 }
 
 impl Named for LaneKey {
-    fn parts(&self) -> (u64, LaneKind, &[u8]) {
+    fn parts(&self) -> (u64, KeyKind, &[u8]) {
         (self.0.lane_hash, self.0.kind, &self.0.key)
     }
 }
 
 struct OtherKind<'a> {
     of: &'a Keys,
-    kind: LaneKind,
+    kind: KeyKind,
 }
 
 impl Named for OtherKind<'_> {
-    fn parts(&self) -> (u64, LaneKind, &[u8]) {
+    fn parts(&self) -> (u64, KeyKind, &[u8]) {
         (self.of.lane_hash_as(self.kind), self.kind, &self.of.key)
     }
 }
@@ -90,11 +90,11 @@ impl Lanes {
             }
             match &lane.state {
                 LaneState::Contends(leader) => leader.clone(),
-                _ => return lane.crowd().queue.iter().any(|entry| !entry.tell.is_closed()),
+                _ => return lane.extras().queue.iter().any(|entry| !entry.tell.is_closed()),
             }
         };
-        leader.task_polls.look_for(now_ms);
-        !leader.task_polls.is_unpolled(now_ms)
+        leader.liveness.look_for(now_ms);
+        !leader.liveness.is_unpolled(now_ms)
     }
 
     /// The holds that other owners have of the name by locks of other kinds. A grant shows that they are gone, or that it is gone itself.
@@ -116,8 +116,8 @@ impl Lanes {
         owner: &Owner,
         now_ms: u64,
     ) -> bool {
-        let reads = |held: &Arc<HeldLease>| held.keys.kind == LaneKind::Read && held.owner == *owner;
-        keys.kind == LaneKind::Write && self.held_as_other_kinds(bucket, keys, now_ms).any(reads)
+        let reads = |held: &Arc<HeldLease>| held.keys.kind == KeyKind::Read && held.owner == *owner;
+        keys.kind == KeyKind::Write && self.held_as_other_kinds(bucket, keys, now_ms).any(reads)
     }
 
     /// The valid holds of the name by locks of other kinds, of any owner.

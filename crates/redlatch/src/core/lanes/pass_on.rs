@@ -104,10 +104,10 @@ impl Lanes {
                 if !lease.owner.is_multi_process()
                     && let Some(next) = self.next_task(lane, lease, at.now_ms, &mut drop_without_mutex)
                 {
-                    lane.crowd_mut().granting_releases += 1;
+                    lane.extras_mut().granting_releases += 1;
                     return Next::Step(LaneStep::ReleaseAndGrant(Box::new(next)));
                 }
-                wakes = lane.take_wakes_of_expecting();
+                wakes = lane.take_local_wakes();
                 return Next::Step(LaneStep::Release { lane_waits: false });
             }
             if lane.is_busy() {
@@ -186,7 +186,7 @@ fn is_passable(lease: &HeldLease, next: &WaiterEntry, at: ReleaseTime) -> bool {
         && lease.last_seen_sent_ms() + SEEN_RECENTLY_MS > now_ms
         && lease.token.is_none()
         && lease.holds().renewed == 1
-        && !lease.owner.is_known_outside()
+        && !lease.owner.is_reusable()
         // A late re-entry, or the release of one, would find the field gone once the server has moved the hold.
         && !lease.was_reentered()
         && wants.ack.is_none_or(|ack| ack.is_met_by(lease.replicated()))

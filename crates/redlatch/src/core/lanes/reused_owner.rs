@@ -25,7 +25,7 @@ impl Lanes {
         let mut leases = bucket.get(&LaneKey(keys.clone())).into_iter().flat_map(|lane| lane.leases());
         if let Some(lease) = leases.find(|lease| lease.owner == *owner && lease.is_valid(now_ms)) {
             if !lease.owner.lets_in(owner) {
-                return Err(not_known_outside());
+                return Err(not_reusable());
             }
             return Ok(Some(JoinStep::Reenter(lease.clone())));
         }
@@ -34,7 +34,7 @@ impl Lanes {
             .held_as_other_kinds(bucket, keys, now_ms)
             .any(|held| held.owner == *owner && !held.owner.lets_in(owner))
         {
-            return Err(not_known_outside());
+            return Err(not_reusable());
         }
         if let Some(claim) = claim
             && !claim.try_begin()?
@@ -52,7 +52,7 @@ impl Lanes {
 }
 
 /// An owner whose text was read off the server: its guard counts nobody else, and its hold may be passed on at any moment.
-fn not_known_outside() -> Error {
+fn not_reusable() -> Error {
     Error::new(ErrorKind::NotOwner, "the guard that holds under this owner has not handed it out")
         .remedy("enter with the owner that `guard.owner()` returns, or acquire without an owner")
 }

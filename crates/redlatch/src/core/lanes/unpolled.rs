@@ -6,7 +6,7 @@ use super::{LaneKey, Lanes};
 use crate::{
     core::{
         lane::LaneState,
-        task_polls::{LOOKED_FOR_MAX, TASK_POLL_DUE_MS},
+        task_liveness::{LOOKED_FOR_MAX, TASK_POLL_DUE_MS},
     },
     keys::Keys,
 };
@@ -27,7 +27,7 @@ impl Lanes {
                     lane.state = LaneState::Nothing;
                     stuck.push(key.0.clone());
                 }
-                has_line |= !lane.crowd().queue.is_empty() && (lane.held().is_some() || lane.is_busy());
+                has_line |= !lane.extras().queue.is_empty() && (lane.held().is_some() || lane.is_busy());
                 leaders.extend(lane.leader().cloned());
                 if troubled {
                     told.extend(lane.some_in_line(usize::MAX));
@@ -36,9 +36,9 @@ impl Lanes {
         }
         self.has_waiters.fetch_or(has_line || !stuck.is_empty(), Ordering::AcqRel);
         stuck.iter().for_each(|keys| self.promote(keys, false));
-        told.iter().for_each(|request| request.task_polls.wake());
+        told.iter().for_each(|request| request.liveness.wake());
         for leader in leaders {
-            if !leader.task_polls.ask() || leader.task_polls.is_unpolled(now_ms) {
+            if !leader.liveness.ask() || leader.liveness.is_unpolled(now_ms) {
                 self.look_for_those_behind(&leader.keys, now_ms);
                 tracing::debug!(lock = %leader.keys.name, "a task that leads its line is not polled; the next one goes on");
                 self.give_up_lead(&leader, false);
@@ -53,7 +53,7 @@ impl Lanes {
         let behind =
             self.bucket(keys).get(&LaneKey(keys.clone())).map(|lane| lane.some_in_line(LOOKED_FOR_MAX));
         for request in behind.unwrap_or_default() {
-            request.task_polls.look_for(now_ms);
+            request.liveness.look_for(now_ms);
         }
     }
 }

@@ -441,7 +441,7 @@ impl HeldLease {
     /// Ends the hold because it is lost, and tells the tasks that wait for that. `false` if it had ended already.
     pub(crate) fn lose(&self, reason: LossReason) -> bool {
         // Its guard is still there, and may hand the owner out: what is done in its name from now on is covered.
-        self.owner.mark_known_outside();
+        self.owner.mark_reusable();
         // The reason is there before the state says lost, so that nobody sees the one without the other.
         if !self.is_held() || self.rare().loss.set(reason).is_err() {
             return false;
@@ -501,7 +501,7 @@ impl HeldLease {
 
     pub(crate) fn reentries(&self) -> Arc<Reentries> {
         // When one of its guards is given back, another one may hand the owner out while that is on its way.
-        self.owner.mark_known_outside();
+        self.owner.mark_reusable();
         self.rare().reentries.get_or_init(|| Arc::new(Reentries::of(self.lease_term()))).clone()
     }
 

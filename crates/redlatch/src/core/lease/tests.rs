@@ -1,5 +1,5 @@
 use super::*;
-use crate::{keys::LaneKind, name::LockName};
+use crate::{keys::KeyKind, name::LockName};
 
 const SENT: SentAt = SentAt { at_ms: 0, incarnation: 0 };
 
@@ -16,7 +16,7 @@ fn the_margin_is_a_hundredth_at_least_ten_ms_at_most_half() {
 }
 
 fn lease() -> HeldLease {
-    let keys = Arc::new(Keys::new(LockName::from("x"), LaneKind::Lock));
+    let keys = Arc::new(Keys::new(LockName::from("x"), KeyKind::Lock));
     let lease_term = LeaseTerm { lease_ms: 1_000, renewed: true };
     HeldLease::new(keys, Owner::new("c", 1), &crate::recipes::PLAIN, None, lease_term, SENT)
 }
@@ -80,7 +80,7 @@ fn it_is_renewed_for_as_long_as_the_longest_that_stay() {
 
 #[test]
 fn a_hold_that_is_not_renewed_makes_no_renewal_longer() {
-    let keys = Arc::new(Keys::new(LockName::from("x"), LaneKind::Lock));
+    let keys = Arc::new(Keys::new(LockName::from("x"), KeyKind::Lock));
     let lease_term = LeaseTerm { lease_ms: 3_600_000, renewed: false };
     let lease = HeldLease::new(keys, Owner::new("c", 1), &crate::recipes::PLAIN, None, lease_term, SENT);
     lease.lasts(LeaseTerm { lease_ms: 30_000, renewed: true });

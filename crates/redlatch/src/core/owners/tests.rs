@@ -14,8 +14,8 @@ fn rig() -> Rig {
     let now_ms = Arc::new(AtomicU64::new(1));
     let clock = now_ms.clone();
     let owner = Owner::new("client", 1);
-    owner.mark_known_outside();
-    let keys = Keys::new(LockName::new("x").unwrap(), LaneKind::Write);
+    owner.mark_reusable();
+    let keys = Keys::new(LockName::new("x").unwrap(), KeyKind::Write);
     Rig { owners: Owners::new(move || clock.load(Ordering::Relaxed)), now_ms, keys, owner }
 }
 
@@ -31,11 +31,11 @@ async fn one_attempt_at_a_time() {
     let first = owners.claim(keys, owner, AttemptMode::Waits).await;
     let mut second = std::pin::pin!(owners.claim(keys, owner, AttemptMode::Once));
     assert!(futures_util::poll!(&mut second).is_pending());
-    let readers = Keys::new(LockName::new("x").unwrap(), LaneKind::Read);
+    let readers = Keys::new(LockName::new("x").unwrap(), KeyKind::Read);
     let refused = owners.try_claim(&readers, owner, AttemptMode::Once);
     assert_eq!(refused.err(), Some(AttemptMode::Waits), "both sides are one name");
     drop(
-        owners.claim(&Keys::new(LockName::new("y").unwrap(), LaneKind::Lock), owner, AttemptMode::Once).await,
+        owners.claim(&Keys::new(LockName::new("y").unwrap(), KeyKind::Lock), owner, AttemptMode::Once).await,
     );
     drop(first);
     drop(second.await);
@@ -104,7 +104,7 @@ fn doubts_that_are_over_are_swept() {
     for round in 0..10 {
         for n in 0..1_000 {
             let owner = Owner::new("client", n);
-            owner.mark_known_outside();
+            owner.mark_reusable();
             let block = rig.owners.block(&rig.keys, &owner);
             block.unanswered();
         }

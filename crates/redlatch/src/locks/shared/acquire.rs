@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Guard, Hold, Lease, lock_handle::LockHandle};
+use super::{AnyGuard, Guard, Lease, lock_handle::LockHandle};
 use crate::{
     core::{Request, Wait},
     error::Error,
@@ -47,7 +47,7 @@ impl<G> fmt::Debug for Acquire<'_, G> {
     }
 }
 
-impl<'a, G: Hold> Acquire<'a, G> {
+impl<'a, G: AnyGuard> Acquire<'a, G> {
     pub(crate) fn new(handle: &'a LockHandle) -> Self {
         Acquire {
             handle,
@@ -74,7 +74,7 @@ impl<'a, G: Hold> Acquire<'a, G> {
 
     /// Who will hold it; a fresh owner unless set. If this owner holds the lock already, it is entered once more.
     pub fn owner(mut self, owner: &Owner) -> Self {
-        self.owner = Some(owner.mark_known_outside().clone());
+        self.owner = Some(owner.mark_reusable().clone());
         self
     }
 
@@ -134,7 +134,7 @@ impl<'a, G: Hold> Acquire<'a, G> {
     }
 }
 
-impl<'a, G: Hold + 'a> IntoFuture for Acquire<'a, G> {
+impl<'a, G: AnyGuard + 'a> IntoFuture for Acquire<'a, G> {
     type Output = Result<Option<G>, Error>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
 

@@ -131,7 +131,7 @@ impl<S: SetMarker> AcquireSet<'_, S> {
     /// Who will hold every member; a fresh owner unless set. A member that this owner holds already is entered once
     /// more.
     pub fn owner(mut self, owner: &Owner) -> Self {
-        self.options.who = Who::This(owner.mark_known_outside().clone());
+        self.options.who = Who::This(owner.mark_reusable().clone());
         self
     }
 

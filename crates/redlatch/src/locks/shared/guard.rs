@@ -225,7 +225,7 @@ impl Guard {
     /// Who holds the lock. A task that knows the owner can enter again, so a hold whose owner was asked for is not passed
     /// on inside the process without a round trip.
     pub fn owner(&self) -> &Owner {
-        self.lease.owner.mark_known_outside()
+        self.lease.owner.mark_reusable()
     }
 
     /// How many guards hold under this owner here.
@@ -368,9 +368,9 @@ impl Guard {
         // An owner that was handed out may come to be another process's, and this one meets its hold then.
         let remaining = self.remaining();
         let ends_ms = core.now_ms().saturating_add(remaining.as_millis() as u64);
-        let ends_ms = lease.owner.is_known_outside().then_some(ends_ms);
+        let ends_ms = lease.owner.is_reusable().then_some(ends_ms);
         // What shortens a hold would shorten the owner's next one if it came late.
-        lease.owner.mark_known_outside();
+        lease.owner.mark_reusable();
         let block = core.owners.block(&lease.keys, &lease.owner);
         // First of all nobody renews it any more, and nobody believes in the longer time.
         self.detach();

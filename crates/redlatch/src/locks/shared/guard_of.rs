@@ -2,7 +2,7 @@
 
 use std::{fmt, marker::PhantomData, ops::Deref, time::Duration};
 
-use super::{DetachedHold, Guard, Hold, marker::LockMarker, sealed::Sealed};
+use super::{AnyGuard, DetachedHold, Guard, marker::LockMarker, sealed::Sealed};
 use crate::{core::release::Unlocked, error::Error};
 
 /// A hold on a lock of the kind `K`: a [`Guard`] that can do more. [`FencedGuard`](crate::FencedGuard),
@@ -18,7 +18,7 @@ impl<K: LockMarker> fmt::Debug for GuardOf<K> {
 
 impl<K: LockMarker> Sealed for GuardOf<K> {}
 
-impl<K: LockMarker> Hold for GuardOf<K> {
+impl<K: LockMarker> AnyGuard for GuardOf<K> {
     fn from_guard(guard: Guard) -> Self {
         GuardOf::of(guard)
     }

@@ -4,7 +4,7 @@
 use std::{fmt, marker::PhantomData, time::Duration};
 
 use super::{
-    Acquire, Force, Forced, Guard, Hold, Lease,
+    Acquire, AnyGuard, Force, Forced, Guard, Lease,
     lock_handle::LockHandle,
     marker::{LockMarker, sealed::Named},
     members::Member,
@@ -12,7 +12,7 @@ use super::{
 use crate::{
     core::{Wait, fork_safe::ForkSafeCore, release::Unlocked},
     error::Error,
-    keys::LaneKind,
+    keys::KeyKind,
     name::LockName,
     owner::Owner,
     recipes::PLAIN,
@@ -79,7 +79,7 @@ impl<K: LockMarker> From<Lock<K>> for Member {
 
 impl Lock<Plain> {
     pub(crate) fn new(core: &ForkSafeCore, name: LockName) -> Self {
-        Lock::of(LockHandle::new(core, name, LaneKind::Lock, &PLAIN))
+        Lock::of(LockHandle::new(core, name, KeyKind::Lock, &PLAIN))
     }
 }
 
@@ -275,7 +275,7 @@ impl<K: LockMarker> Lock<K> {
     /// longer than the response timeout; a server that is unreachable or refuses; a lease out of range.
     pub async fn adopt(&self, owner: &Owner, lease: Lease) -> Result<Option<K::Guard>, Error> {
         let guard = self.0.adopt(owner, lease).await?;
-        Ok(guard.map(Hold::from_guard))
+        Ok(guard.map(AnyGuard::from_guard))
     }
 
     /// Makes an owner's hold last at least `lease` (1 ms to 100 years) from now; `false` if the owner does not hold

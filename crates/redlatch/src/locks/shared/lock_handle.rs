@@ -14,7 +14,7 @@ use crate::{
         release::Unlocked,
     },
     error::{Error, ErrorKind},
-    keys::{Keys, LaneKind},
+    keys::{KeyKind, Keys},
     name::LockName,
     owner::Owner,
     recipes::{Forcing, LeaseTerm, Recipe},
@@ -42,7 +42,7 @@ impl LockHandle {
     pub(crate) fn new(
         core: &ForkSafeCore,
         name: LockName,
-        kind: LaneKind,
+        kind: KeyKind,
         recipe: &'static dyn Recipe,
     ) -> Self {
         LockHandle {

@@ -1,6 +1,6 @@
 //! What tells the kinds of locks apart in the type of a handle.
 
-use super::Hold;
+use super::AnyGuard;
 
 /// A type that stands for one kind of lock: the `K` of [`Lock<K>`](crate::Lock).
 ///
@@ -22,7 +22,7 @@ use super::Hold;
 /// ```
 pub trait LockMarker: sealed::Named + 'static {
     /// What holding a lock of this kind is.
-    type Guard: Hold + 'static;
+    type Guard: AnyGuard + 'static;
 }
 
 pub(crate) mod sealed {

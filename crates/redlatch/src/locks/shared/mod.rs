@@ -2,10 +2,10 @@
 
 mod acquire;
 pub(crate) mod acquire_set;
+mod any_guard;
 pub(crate) mod force;
 mod guard;
 pub(crate) mod guard_of;
-mod hold;
 mod lease;
 pub(crate) mod lock;
 pub(crate) mod lock_handle;
@@ -18,9 +18,9 @@ pub(crate) mod set_guard;
 mod with;
 
 pub use acquire::Acquire;
+pub use any_guard::AnyGuard;
+pub(crate) use any_guard::sealed;
 pub use force::{Force, Forced};
 pub use guard::{DetachedHold, Guard};
-pub use hold::Hold;
-pub(crate) use hold::sealed;
 pub use lease::Lease;
 pub use with::WithError;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Acquire, Hold};
+use super::{Acquire, AnyGuard};
 use crate::{
     core::{loss_reason::lost_error, release::Unlocked},
     error::Error,
@@ -41,7 +41,7 @@ impl std::error::Error for WithError {
     }
 }
 
-impl<G: Hold> Acquire<'_, G> {
+impl<G: AnyGuard> Acquire<'_, G> {
     /// Acquires the lock, does the work, and releases the lock; work whose lock is lost is dropped half-way.
     ///
     /// The work's own result comes back unchanged, unless the lock turns out to be lost when it is released. A release that fails is

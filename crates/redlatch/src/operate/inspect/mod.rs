@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::{
     client::Client,
     error::{Error, ErrorKind},
-    keys::{Keys, LaneKind, hash_tag},
+    keys::{KeyKind, Keys, hash_tag},
     kind::LockKind,
     name::LockName,
     scripts,
@@ -152,7 +152,7 @@ impl Client {
     /// Reads one name that need not be one of ours.
     async fn look(&self, name: LockName) -> Result<LockState, Error> {
         let [keys, fair, permits] =
-            [LaneKind::Lock, LaneKind::Fair, LaneKind::Permits].map(|kind| Keys::new(name.clone(), kind));
+            [KeyKind::Lock, KeyKind::Fair, KeyKind::Permits].map(|kind| Keys::new(name.clone(), kind));
         self.core.keeper.watch_connections();
         let alone = Call::new(&scripts::SHOW).key(&keys.key);
         let beside = [keys.token(), &fair.queue, &fair.timeouts, &permits.timeouts];

@@ -15,7 +15,7 @@ use crate::{
     config::lease_ms,
     core::{Core, Numbers, Wait, fork_safe::ForkSafeCore},
     error::{Error, ErrorKind},
-    keys::{Keys, LaneKind},
+    keys::{KeyKind, Keys},
     name::LockName,
     permits::counter::{Counter, amount, item},
     scripts::{self, Script},
@@ -55,7 +55,7 @@ pub enum PermitLease {
 
 impl PermitSemaphore {
     pub(crate) fn new(core: &ForkSafeCore, name: LockName) -> Self {
-        let keys = Arc::new(Keys::new(name.clone(), LaneKind::Permits));
+        let keys = Arc::new(Keys::new(name.clone(), KeyKind::Permits));
         let counter = Counter::new(core, name, keys.channel().to_vec(), None);
         PermitSemaphore { core: core.clone(), keys, counter }
     }

@@ -3,7 +3,7 @@
 use redlatch_engine::daemon::{Step, Trace, TracePlace, Undertaker};
 
 use crate::{
-    keys::{Keys, LaneKind},
+    keys::{KeyKind, Keys},
     kind::place::{PERMIT_TIMES, QUEUE, QUEUE_TIMES},
     name::LockName,
     owner::Owner,
@@ -49,13 +49,13 @@ impl Undertaker for DeadClientCleanup {
         match trace.place {
             TracePlace::Lock => {
                 // Nothing tells a fair lock from any other while nobody queues.
-                let keys = keys(&trace.key, LaneKind::Fair);
+                let keys = keys(&trace.key, KeyKind::Fair);
                 let told = Step::Publish { channel: keys.channel().to_vec(), payload: "0" };
                 vec![script(FAIR.undo(&keys, &owner, "publish", ExpectedHolds::Any)), told]
             }
             TracePlace::ReadWrite if is_write => {
                 vec![script(WRITE.release(
-                    &keys(&trace.key, LaneKind::Write),
+                    &keys(&trace.key, KeyKind::Write),
                     &owner,
                     "publish",
                     ExpectedHolds::Any,
@@ -63,14 +63,14 @@ impl Undertaker for DeadClientCleanup {
             }
             TracePlace::ReadWrite => {
                 vec![script(READ.release(
-                    &keys(&trace.key, LaneKind::Read),
+                    &keys(&trace.key, KeyKind::Read),
                     &owner,
                     "publish",
                     ExpectedHolds::Any,
                 ))]
             }
             TracePlace::Queue => {
-                let keys = keys(queued_for(&trace.key), LaneKind::Fair);
+                let keys = keys(queued_for(&trace.key), KeyKind::Fair);
                 vec![script(FAIR.undo(&keys, &owner, "publish", ExpectedHolds::Any))]
             }
             _ => Vec::new(),
@@ -97,7 +97,7 @@ impl Undertaker for DeadClientCleanup {
 
     fn keep(&self, trace: &Trace, ms: u64) -> Vec<Step> {
         let (owner, is_write) = side(&trace.field);
-        let keys = Keys::new(LockName::unchecked(&trace.key), LaneKind::Read);
+        let keys = Keys::new(LockName::unchecked(&trace.key), KeyKind::Read);
         let call = match trace.place {
             TracePlace::Lock => Call::new(&scripts::RENEW).key(&keys.key),
             TracePlace::ReadWrite if is_write => Call::new(&scripts::WRITE_RENEW).key(&keys.key),
@@ -116,7 +116,7 @@ impl Undertaker for DeadClientCleanup {
 /// The permits whose set this is. Of two names that it may be of, the one is meant whose counter is there.
 fn permits_behind(key: &[u8], is_there: &mut dyn FnMut(&[u8]) -> bool) -> Option<Keys> {
     let mut names: Vec<_> =
-        Keys::behind(key).into_iter().filter(|keys| keys.kind == LaneKind::Permits).collect();
+        Keys::behind(key).into_iter().filter(|keys| keys.kind == KeyKind::Permits).collect();
     let at = names.iter().position(|keys| is_there(&keys.key)).unwrap_or_default();
     (!names.is_empty()).then(|| names.swap_remove(at))
 }
@@ -171,11 +171,11 @@ mod tests {
     #[test]
     fn the_name_is_found_that_the_times_are_of() {
         for name in ["plain", "a{b}c", "a b", "x}"] {
-            let keys = Keys::new(LockName::unchecked(name.as_bytes()), LaneKind::Fair);
+            let keys = Keys::new(LockName::unchecked(name.as_bytes()), KeyKind::Fair);
             assert_eq!(queued_for(&keys.timeouts), name.as_bytes());
         }
-        assert!(Keys::new("n".into(), LaneKind::Fair).timeouts.starts_with(QUEUES));
-        assert!(Keys::new("n".into(), LaneKind::Permits).timeouts.ends_with(PERMITS));
+        assert!(Keys::new("n".into(), KeyKind::Fair).timeouts.starts_with(QUEUES));
+        assert!(Keys::new("n".into(), KeyKind::Permits).timeouts.ends_with(PERMITS));
     }
 
     #[test]

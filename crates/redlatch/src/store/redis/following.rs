@@ -91,7 +91,7 @@ struct Shared {
     reached: AtomicBool,
     in_vain: AtomicBool,
     /// How often holders and waiters were told to look at a new master.
-    takeovers: AtomicU64,
+    server_changes: AtomicU64,
     place: String,
     hub: Arc<Hub>,
     /// What the master's connections tell when they end.
@@ -170,7 +170,7 @@ impl FollowingStore {
             dial,
             config: config.clone(),
             background: background.clone(),
-            takeovers: AtomicU64::new(0),
+            server_changes: AtomicU64::new(0),
             place: finder.place(),
             hub: Arc::new(Hub::start(node.dial().clone(), background)),
             master: Mastership::new(memory, node),
@@ -365,7 +365,7 @@ impl Shared {
             Ok(Ok(_)) => {
                 self.reached.store(true, Ordering::SeqCst);
                 if self.in_vain.swap(false, Ordering::SeqCst) {
-                    self.takeovers.fetch_add(1, Ordering::SeqCst);
+                    self.server_changes.fetch_add(1, Ordering::SeqCst);
                     self.interruption.ring();
                 }
                 true
@@ -408,7 +408,7 @@ impl Shared {
     /// Another one has the place of this one.
     fn succeed(&self, dial: Arc<Dial>, old: &Node) {
         self.in_vain.store(false, Ordering::SeqCst);
-        self.takeovers.fetch_add(1, Ordering::SeqCst);
+        self.server_changes.fetch_add(1, Ordering::SeqCst);
         self.hub.redirect(dial);
         // What is under way gets an unknown outcome, and is asked again of the new master.
         old.close();
@@ -469,8 +469,8 @@ impl Store for FollowingStore {
         Box::pin(node.try_rights(Messages::of_one_server(hub), kinds.to_vec(), prefix.to_owned()))
     }
 
-    fn takeovers(&self) -> u64 {
-        self.shared.takeovers.load(Ordering::SeqCst)
+    fn server_changes(&self) -> u64 {
+        self.shared.server_changes.load(Ordering::SeqCst)
     }
 
     fn incarnation(&self, _key: &[u8]) -> u64 {

@@ -278,10 +278,10 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn all_that_belongs_to_a_name_that_is_not_refused_has_one_slot(name in "[a{}]{1,8}|[^{}]{1,8}") {
-            use crate::{keys::{Keys, LaneKind}, name::LockName};
+            use crate::{keys::{Keys, KeyKind}, name::LockName};
             let Ok(name) = LockName::new(&name) else { return Ok(()) };
             let slot = slot_of(name.as_bytes());
-            for kind in [LaneKind::Lock, LaneKind::Fair, LaneKind::Read, LaneKind::Write, LaneKind::Permits] {
+            for kind in [KeyKind::Lock, KeyKind::Fair, KeyKind::Read, KeyKind::Write, KeyKind::Permits] {
                 let keys = Keys::new(name.clone(), kind);
                 for key in [&keys.key, keys.channel(), keys.token(), &keys.queue, &keys.timeouts] {
                     proptest::prop_assert!(key.is_empty() || slot_of(key) == slot, "{kind:?} {name}");

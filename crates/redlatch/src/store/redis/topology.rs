@@ -504,7 +504,7 @@ impl Topology {
     }
 
     /// How many changes of owners holders have been told of.
-    pub(super) fn takeovers(&self) -> u64 {
+    pub(super) fn server_changes(&self) -> u64 {
         self.told.load(Ordering::Acquire)
     }
 

@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-use redlatch::{Client, ErrorKind, Hold, Lease, LossReason, Member, MultiLock, Unlocked, Wait, blocking};
+use redlatch::{AnyGuard, Client, ErrorKind, Lease, LossReason, Member, MultiLock, Unlocked, Wait, blocking};
 
 use super::blocking::aside;
 use crate::fixture::{Fixture, IN_VAIN, LATE, RENEWED, awake, ms, renewed, soon};

@@ -99,7 +99,7 @@ pub(super) fn call(dice: &mut Dice, n: usize) -> (&'static Script, Vec<String>, 
             (keys, args)
         }
         "enter" => (vec![name, token], vec![number, owner, lease, fenced]),
-        "leave" => (vec![name], vec![number, owner, CHANNEL.into(), "publish".into(), known, lease]),
+        "release_one" => (vec![name], vec![number, owner, CHANNEL.into(), "publish".into(), known, lease]),
         "renew" => {
             let mut keys = vec![name];
             let mut args = vec![number, dice.pick(&["60000", "0", "700000"]).to_owned(), owner];
@@ -154,7 +154,7 @@ pub(super) fn call(dice: &mut Dice, n: usize) -> (&'static Script, Vec<String>, 
             let args = vec![number, owner, channel, publish, heir, lease, fenced];
             ([fair, vec![token]].concat(), expecting(dice, args))
         }
-        "fair_leave" => (fair, vec![number, owner, CHANNEL.into(), "publish".into(), known, lease]),
+        "fair_release_one" => (fair, vec![number, owner, CHANNEL.into(), "publish".into(), known, lease]),
         "fair_undo" => (fair, expecting(dice, vec![number, owner, CHANNEL.into(), "publish".into()])),
         "fair_force" => {
             let expected = if dice.roll(2) == 0 { String::new() } else { owner };
@@ -314,7 +314,9 @@ fn read_write(
         ),
         "read_shorten" | "write_shorten" => (keys, shortening(dice, number, owner)),
         "read_release" | "write_release" => (keys, expecting(dice, vec![number, owner, channel, publish])),
-        "read_leave" | "write_leave" => (keys, vec![number, owner, channel, publish, known, lease]),
+        "read_release_one" | "write_release_one" => {
+            (keys, vec![number, owner, channel, publish, known, lease])
+        }
         "read_renew" | "write_renew" => {
             let (mut keys, mut args) =
                 (Vec::new(), vec![number, dice.pick(&["60000", "0", "700000"]).to_owned()]);

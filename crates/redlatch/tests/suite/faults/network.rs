@@ -92,7 +92,7 @@ async fn row_11_a_lost_unlock_reply_frees_nobody_else_and_is_no_false_alarm() {
 async fn row_11_lost_replies_of_reentry_never_count_too_few() {
     let rig = rig(ms(30_000)).await;
     let guard = rig.client.lock("count").lock().await.unwrap();
-    for script in [&scripts::ENTER, &scripts::LEAVE] {
+    for script in [&scripts::ENTER, &scripts::RELEASE_ONE] {
         rig.proxy.rule(
             Match::script().arg_contains(script.sha1()).which(Nth::First(1)),
             Action::CloseAfterRequest,

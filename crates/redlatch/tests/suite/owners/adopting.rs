@@ -1,13 +1,13 @@
 //! A hold that is taken up has an owner of its own: what is on its way for the one that it was left under does not meet it.
 
-use redlatch::{Client, ErrorKind, Guard, Hold, Lease, Owner, Unlocked, scripts};
+use redlatch::{AnyGuard, Client, ErrorKind, Guard, Lease, Owner, Unlocked, scripts};
 use redlatch_testkit::proxy::{Action, Nth};
 
 use super::{KINDS, rig, script, stranger, take};
 use crate::fixture::{SOON, ms, soon};
 
 async fn adopt(client: &Client, kind: &str, owner: &Owner) -> Result<Option<Guard>, redlatch::Error> {
-    of_kind!(client, kind, lock => lock.adopt(owner, Lease::Renewed).await.map(|guard| guard.map(Hold::into_guard)))
+    of_kind!(client, kind, lock => lock.adopt(owner, Lease::Renewed).await.map(|guard| guard.map(AnyGuard::into_guard)))
 }
 
 fn as_text(owner: &Owner) -> Owner {
@@ -24,10 +24,10 @@ fn transfer(kind: &str) -> &'static scripts::Script {
 
 fn ending(kind: &str) -> [&'static scripts::Script; 2] {
     match kind {
-        "fair" => [&scripts::SHORTEN, &scripts::FAIR_LEAVE],
-        "write" => [&scripts::WRITE_SHORTEN, &scripts::WRITE_LEAVE],
-        "read" => [&scripts::READ_SHORTEN, &scripts::READ_LEAVE],
-        _ => [&scripts::SHORTEN, &scripts::LEAVE],
+        "fair" => [&scripts::SHORTEN, &scripts::FAIR_RELEASE_ONE],
+        "write" => [&scripts::WRITE_SHORTEN, &scripts::WRITE_RELEASE_ONE],
+        "read" => [&scripts::READ_SHORTEN, &scripts::READ_RELEASE_ONE],
+        _ => [&scripts::SHORTEN, &scripts::RELEASE_ONE],
     }
 }
 
@@ -69,7 +69,7 @@ async fn a_shorter_lease_that_arrives_late_shortens_no_hold_that_was_taken_since
         .await;
         assert_eq!(rig.proxy.fired(slow), 1, "{kind}: it is on its way");
         let long = Lease::Fixed(ms(600_000));
-        let taken = of_kind!(rig.other, kind, lock => lock.acquire().owner(&owner).lease(long).await.unwrap().map(Hold::into_guard));
+        let taken = of_kind!(rig.other, kind, lock => lock.acquire().owner(&owner).lease(long).await.unwrap().map(AnyGuard::into_guard));
         let taken = taken.expect("it is free");
         assert!(!soon("the shorter lease", leaving).await.unwrap().unwrap(), "{kind}: it was lost");
         let left = of_kind!(rig.other, kind, lock => lock.remaining_ttl().await.unwrap().unwrap());
@@ -91,7 +91,7 @@ async fn a_shorter_lease_that_arrives_late_shortens_no_hold_that_another_process
         let leaving = tokio::spawn(guard.detach_for(ms(200)));
         rig.proxy.wait_fired(slow, 1, SOON).await.unwrap();
         let long = Lease::Fixed(ms(600_000));
-        let entered = of_kind!(rig.other, kind, lock => lock.acquire().owner(&owner).lease(long).await.unwrap().map(Hold::into_guard));
+        let entered = of_kind!(rig.other, kind, lock => lock.acquire().owner(&owner).lease(long).await.unwrap().map(AnyGuard::into_guard));
         let entered = entered.expect("the owner holds it");
         let third = Client::connect(&rig.server.url()).await.unwrap();
         let left = of_kind!(third, kind, lock => lock.release(&owner).await.unwrap());
@@ -198,8 +198,7 @@ async fn a_hold_that_is_taken_up_lasts_for_its_new_lease() {
         let rig = rig().await;
         let owner = as_text(&take(&rig.client, kind).await.detach().owner);
         let short = Lease::Fixed(ms(300));
-        let taken =
-            of_kind!(rig.other, kind, lock => lock.adopt(&owner, short).await.unwrap().map(Hold::into_guard));
+        let taken = of_kind!(rig.other, kind, lock => lock.adopt(&owner, short).await.unwrap().map(AnyGuard::into_guard));
         let taken = taken.expect("it was left");
         soon("its end", taken.lost()).await;
         soon("the end on the server", async {

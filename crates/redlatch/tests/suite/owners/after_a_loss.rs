@@ -36,7 +36,7 @@ async fn what_counts_down_a_hold_that_is_lost_meanwhile_meets_no_next_hold_of_it
     let entered = lost.reenter().await.unwrap();
     let gate = Gate::new();
     let leave = Action::HoldReplyUntilReleased(gate.clone());
-    let leave = rig.proxy.rule(script(&scripts::LEAVE).which(Nth::First(1)), leave);
+    let leave = rig.proxy.rule(script(&scripts::RELEASE_ONE).which(Nth::First(1)), leave);
     drop(entered);
     rig.proxy.wait_fired(leave, 1, SOON).await.unwrap();
     soon("the loss", lost.lost()).await;

@@ -2,7 +2,7 @@
 
 use std::future::IntoFuture;
 
-use redlatch::{Client, ErrorKind, Hold, Lease, Wait, scripts};
+use redlatch::{AnyGuard, Client, ErrorKind, Lease, Wait, scripts};
 use redlatch_testkit::proxy::{Action, Gate};
 
 use super::{KINDS, begun, rig, script, stranger, take};
@@ -28,7 +28,7 @@ async fn an_owner_with_a_guard_of_the_other_kind_is_not_adopted() {
                 .fenced_lock(name)
                 .adopt(&owner, Lease::Renewed)
                 .await
-                .map(|guard| guard.map(Hold::into_guard)),
+                .map(|guard| guard.map(AnyGuard::into_guard)),
             "spin" => client.spin_lock(name).adopt(&owner, Lease::Renewed).await,
             _ => client.lock(name).adopt(&owner, Lease::Renewed).await,
         };
@@ -142,7 +142,7 @@ async fn a_read_hold_that_takes_too_long_beside_a_write_hold_is_no_loss() {
     let reading = writing.read().await.unwrap();
     let gate = Gate::new();
     // The owner is granted nothing until this is answered.
-    for asked in [&scripts::READ_LEAVE, &scripts::READ_RENEW] {
+    for asked in [&scripts::READ_RELEASE_ONE, &scripts::READ_RENEW] {
         rig.proxy.rule(script(asked), Action::HoldReplyUntilReleased(gate.clone()));
     }
     drop(reading);

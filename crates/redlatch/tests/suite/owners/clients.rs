@@ -1,6 +1,6 @@
 //! One owner with two clients of a process, or with two kinds of lock: what it holds there adds up, or the second is refused.
 
-use redlatch::{Client, Error, ErrorKind, Guard, Hold, Lease, Owner, Unlocked};
+use redlatch::{AnyGuard, Client, Error, ErrorKind, Guard, Lease, Owner, Unlocked};
 
 use super::{Rig, rig, text};
 use crate::{
@@ -27,8 +27,8 @@ async fn take(kind: &str, client: &Client, owner: &Owner) -> Result<Option<Guard
         "plain" => client.lock(kind).acquire().owner(owner).await,
         "fair" => client.fair_lock(kind).acquire().owner(owner).await,
         "spin" => client.spin_lock(kind).acquire().owner(owner).await,
-        "read" => rw.read().acquire().owner(owner).await.map(|guard| guard.map(Hold::into_guard)),
-        _ => rw.write().acquire().owner(owner).await.map(|guard| guard.map(Hold::into_guard)),
+        "read" => rw.read().acquire().owner(owner).await.map(|guard| guard.map(AnyGuard::into_guard)),
+        _ => rw.write().acquire().owner(owner).await.map(|guard| guard.map(AnyGuard::into_guard)),
     }
 }
 

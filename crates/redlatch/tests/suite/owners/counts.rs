@@ -1,6 +1,6 @@
 //! Requests that count, and arrive when their repeat and what came of it are over: the counts stay what they were.
 
-use redlatch::{ErrorKind, Hold, Unlocked, scripts};
+use redlatch::{AnyGuard, ErrorKind, Unlocked, scripts};
 use redlatch_testkit::proxy::Action;
 
 use super::{rig, script};
@@ -10,9 +10,11 @@ use crate::fixture::soon;
 /// had been entered, and turned that one, though no task had asked for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_comes_late_of_a_downgrade_takes_no_write_hold() {
-    for (asked, entered) in
-        [(&scripts::READ_ACQUIRE, false), (&scripts::WRITE_LEAVE, false), (&scripts::WRITE_LEAVE, true)]
-    {
+    for (asked, entered) in [
+        (&scripts::READ_ACQUIRE, false),
+        (&scripts::WRITE_RELEASE_ONE, false),
+        (&scripts::WRITE_RELEASE_ONE, true),
+    ] {
         let rig = rig().await;
         let both = rig.client.read_write_lock("x");
         let first = both.write().lock().await.unwrap();
@@ -46,11 +48,11 @@ async fn a_late_leave_takes_no_hold_that_was_entered_since() {
     let one = rig.client.lock("x").lock().await.unwrap();
     let two = one.reenter().await.unwrap();
     let three = one.reenter().await.unwrap();
-    let lost = rig.proxy.rule(script(&scripts::LEAVE).nth(1), Action::CloseBeforeRequest);
+    let lost = rig.proxy.rule(script(&scripts::RELEASE_ONE).nth(1), Action::CloseBeforeRequest);
     assert_eq!(soon("the release", three.unlock()).await.unwrap(), Unlocked::StillHeld(2));
     assert_eq!(rig.proxy.fired(lost), 1, "the first request is lost");
     let four = soon("the next entry", one.reenter()).await;
-    rig.arrives_late(&scripts::LEAVE);
+    rig.arrives_late(&scripts::RELEASE_ONE);
     // From now on other processes may use the owner.
     let field = one.owner().to_text();
     let counted = match four {

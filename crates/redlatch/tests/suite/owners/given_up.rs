@@ -1,6 +1,6 @@
 //! What a re-entry that was given up leaves when the hold that it was to enter ends meanwhile.
 
-use redlatch::{Guard, Hold, Lease, Unlocked, scripts};
+use redlatch::{AnyGuard, Guard, Lease, Unlocked, scripts};
 use redlatch_testkit::proxy::{Action, Gate};
 
 use super::{KINDS, Rig, begun, rig, script, stranger};
@@ -86,7 +86,7 @@ async fn a_detach_for_beside_a_re_entry_that_is_given_up_leaves_the_hold_for_tha
     for kind in KINDS {
         for (twice, shown) in [(false, false), (true, false), (false, true), (true, true)] {
             let rig = rig().await;
-            let guard = of_kind!(rig.client, kind, lock => lock.acquire().lease(LONG).await.unwrap().map(Hold::into_guard));
+            let guard = of_kind!(rig.client, kind, lock => lock.acquire().lease(LONG).await.unwrap().map(AnyGuard::into_guard));
             let guard: Guard = guard.expect("it is free");
             if shown {
                 let _text = guard.owner().to_text();

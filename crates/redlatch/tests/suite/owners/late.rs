@@ -112,7 +112,7 @@ async fn a_release_that_arrives_after_the_lease_finds_a_hold_that_has_expired() 
             }
             _ => {
                 let guard = rw.read().acquire().lease(lease).await.unwrap().unwrap();
-                redlatch::Hold::into_guard(guard).unlock().await
+                redlatch::AnyGuard::into_guard(guard).unlock().await
             }
         };
         assert_eq!(outcome.unwrap(), Unlocked::AlreadyLost(LossReason::Expired), "{kind}");
@@ -139,7 +139,7 @@ async fn what_others_wait_for_is_done_though_its_task_is_not_polled() {
     // One of two holds is given back: the other one's release.
     let first = lock.lock().await.unwrap();
     let second = first.reenter().await.unwrap();
-    slow(&scripts::LEAVE);
+    slow(&scripts::RELEASE_ONE);
     let leaving = begun(second.unlock());
     drop(first);
     soon("the lock", rig.other.lock("x").lock()).await.unwrap().unlock().await.unwrap();
@@ -204,7 +204,7 @@ async fn shutting_down_waits_for_what_is_under_way() {
         let writing = rig.client.read_write_lock("x").write().lock().await.unwrap();
         let plain = rig.client.lock("y").lock().await.unwrap();
         let left = rig.client.lock("z").lock().await.unwrap().detach();
-        let slow = [&scripts::RELEASE, &scripts::WRITE_RELEASE, &scripts::TRANSFER, &scripts::LEAVE];
+        let slow = [&scripts::RELEASE, &scripts::WRITE_RELEASE, &scripts::TRANSFER, &scripts::RELEASE_ONE];
         for asked in slow {
             rig.proxy.rule(script(asked), Action::DelayReply(ms(300)));
         }
@@ -238,7 +238,7 @@ async fn shutting_down_waits_for_what_is_under_way() {
             _ => {
                 let owner = left.owner.clone();
                 let release = tokio::spawn(async move { z.release(&owner).await });
-                asked(&scripts::LEAVE).await.unwrap();
+                asked(&scripts::RELEASE_ONE).await.unwrap();
                 rig.client.shutdown(SOON).await;
                 assert_eq!(release.await.unwrap().unwrap(), Unlocked::Released);
             }
@@ -304,7 +304,7 @@ async fn a_hold_that_is_released_beside_a_slow_answer_is_asked_for_anew() {
             let (lock, owner) = (lock.clone(), owner.clone());
             async move { lock.release(&owner).await }
         });
-        let leave = scripts::LEAVE.sha1().as_bytes();
+        let leave = scripts::RELEASE_ONE.sha1().as_bytes();
         let is_release = |args: &[Vec<u8>]| {
             args.iter().any(|arg| arg == leave) && args.iter().any(|arg| arg == name.as_bytes())
         };
@@ -353,13 +353,13 @@ async fn a_read_hold_that_goes_while_a_downgrade_is_on_its_way_is_counted_once()
     let rig = rig().await;
     let lock = rig.client.read_write_lock("x");
     let writing = lock.write().lock().await.unwrap();
-    let owner = redlatch::Hold::as_guard(&writing).owner().clone();
+    let owner = redlatch::AnyGuard::as_guard(&writing).owner().clone();
     let first = writing.read().await.unwrap();
-    let second = redlatch::Hold::as_guard(&first).reenter().await.unwrap();
+    let second = redlatch::AnyGuard::as_guard(&first).reenter().await.unwrap();
     // One more is on its way, so that the others wait in line for the same count.
     let gate = Gate::new();
     let held = rig.proxy.rule(script(&scripts::READ_ENTER), Action::HoldReplyUntilReleased(gate.clone()));
-    let entering = begun(redlatch::Hold::as_guard(&first).reenter());
+    let entering = begun(redlatch::AnyGuard::as_guard(&first).reenter());
     rig.proxy.wait_for(SOON, |log| log.fired(held) > 0).await.unwrap();
     let leaving = begun(second.unlock());
     let turning = begun(writing.downgrade());
@@ -375,8 +375,8 @@ async fn a_read_hold_that_goes_while_a_downgrade_is_on_its_way_is_counted_once()
     let beside = soon("another reader", rig.other.read_write_lock("x").read().lock()).await.unwrap();
     beside.unlock().await.unwrap();
     assert_eq!(third.unlock().await.unwrap(), Unlocked::StillHeld(2));
-    assert_eq!(redlatch::Hold::into_guard(first).unlock().await.unwrap(), Unlocked::StillHeld(1));
-    assert_eq!(redlatch::Hold::into_guard(reading).unlock().await.unwrap(), Unlocked::Released);
+    assert_eq!(redlatch::AnyGuard::into_guard(first).unlock().await.unwrap(), Unlocked::StillHeld(1));
+    assert_eq!(redlatch::AnyGuard::into_guard(reading).unlock().await.unwrap(), Unlocked::Released);
 }
 
 /// The server had counted a write hold that no guard here had, and it stayed beside the read hold.
@@ -384,11 +384,11 @@ async fn a_read_hold_that_goes_while_a_downgrade_is_on_its_way_is_counted_once()
 async fn a_re_entry_that_was_given_up_leaves_no_write_hold_behind_a_downgrade() {
     let rig = rig().await;
     let writing = rig.client.read_write_lock("x").write().lock().await.unwrap();
-    let owner = redlatch::Hold::as_guard(&writing).owner().clone();
+    let owner = redlatch::AnyGuard::as_guard(&writing).owner().clone();
     let gate = Gate::new();
     let held = rig.proxy.rule(script(&scripts::WRITE_ENTER), Action::HoldReplyUntilReleased(gate.clone()));
     {
-        let entering = begun(redlatch::Hold::as_guard(&writing).reenter());
+        let entering = begun(redlatch::AnyGuard::as_guard(&writing).reenter());
         rig.proxy.wait_for(SOON, |log| log.fired(held) > 0).await.unwrap();
         drop(entering);
     }
@@ -399,7 +399,7 @@ async fn a_re_entry_that_was_given_up_leaves_no_write_hold_behind_a_downgrade() 
     assert_eq!(rig.field("x", &format!("{}:write", text(&owner))), redis::Value::Nil, "nobody writes");
     let beside = soon("another reader", rig.other.read_write_lock("x").read().lock()).await.unwrap();
     beside.unlock().await.unwrap();
-    assert_eq!(redlatch::Hold::into_guard(reading).unlock().await.unwrap(), Unlocked::Released);
+    assert_eq!(redlatch::AnyGuard::into_guard(reading).unlock().await.unwrap(), Unlocked::Released);
     drop(rig.other.read_write_lock("x").write().try_lock().await.unwrap().expect("nothing is left"));
 }
 
@@ -419,7 +419,7 @@ async fn a_read_hold_that_was_given_up_beside_a_write_hold_goes_with_it() {
         gate.release();
         // What removes at once what was given up has been and gone.
         tokio::time::sleep(ms(500)).await;
-        soon("the end of writing", redlatch::Hold::into_guard(writing).unlock()).await.unwrap();
+        soon("the end of writing", redlatch::AnyGuard::into_guard(writing).unlock()).await.unwrap();
         soon("the lock", rig.other.read_write_lock("x").write().lock())
             .await
             .unwrap()
@@ -434,12 +434,12 @@ async fn a_read_hold_that_was_given_up_beside_a_write_hold_goes_with_it() {
 async fn a_read_hold_beside_a_write_hold_whose_answer_is_lost_is_counted_once() {
     let rig = rig().await;
     let writing = rig.client.read_write_lock("x").write().lock().await.unwrap();
-    let owner = redlatch::Hold::as_guard(&writing).owner().clone();
+    let owner = redlatch::AnyGuard::as_guard(&writing).owner().clone();
     rig.proxy.rule(script(&scripts::READ_ACQUIRE).which(Nth::First(1)), Action::CloseAfterRequest);
     let reading = soon("the read hold", writing.read()).await.unwrap();
     assert_eq!(rig.field("x", &text(&owner)), redis::Value::BulkString(b"1".into()));
-    redlatch::Hold::into_guard(writing).unlock().await.unwrap();
-    assert_eq!(redlatch::Hold::into_guard(reading).unlock().await.unwrap(), Unlocked::Released);
+    redlatch::AnyGuard::into_guard(writing).unlock().await.unwrap();
+    assert_eq!(redlatch::AnyGuard::into_guard(reading).unlock().await.unwrap(), Unlocked::Released);
     drop(rig.other.read_write_lock("x").write().try_lock().await.unwrap().expect("nothing is left"));
 }
 

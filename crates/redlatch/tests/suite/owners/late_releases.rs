@@ -3,7 +3,7 @@
 use std::future::IntoFuture;
 
 use futures_util::future::join_all;
-use redlatch::{Client, Error, ErrorKind, Guard, Hold, Lease, Owner, Unlocked, Wait};
+use redlatch::{AnyGuard, Client, Error, ErrorKind, Guard, Lease, Owner, Unlocked, Wait};
 use redlatch_testkit::proxy::{Action, Match};
 
 use super::{Rig, rig};
@@ -38,7 +38,7 @@ async fn acquire(
     }
     let lock = client.read_write_lock(name);
     let acquire = lock.read().acquire().owner(owner).lease(lease).wait(wait);
-    acquire.await.map(|guard| guard.map(Hold::into_guard))
+    acquire.await.map(|guard| guard.map(AnyGuard::into_guard))
 }
 
 impl Rig {

@@ -2,7 +2,7 @@
 
 use std::future::IntoFuture;
 
-use redlatch::{Guard, Hold, Lease, MultiLock, Owner, Unlocked, Wait, scripts};
+use redlatch::{AnyGuard, Guard, Lease, MultiLock, Owner, Unlocked, Wait, scripts};
 use redlatch_testkit::proxy::{Action, Gate, Match, Nth};
 
 use super::{KINDS, Rig, begun, rig, script, stranger, take};
@@ -24,7 +24,7 @@ fn releasing(kind: &str) -> &'static scripts::Script {
 async fn enter(rig: &Rig, kind: &str, owner: &Owner) -> Guard {
     let handed: Owner = owner.to_text().parse().unwrap();
     let entered = of_kind!(rig.other, kind, lock =>
-        lock.acquire().owner(&handed).await.unwrap().map(Hold::into_guard));
+        lock.acquire().owner(&handed).await.unwrap().map(AnyGuard::into_guard));
     entered.expect("the owner holds it")
 }
 
@@ -104,7 +104,7 @@ async fn a_hold_that_goes_to_a_waiting_task_takes_nothing_along_that_another_pro
             let lock = lock.clone();
             tokio::spawn(begun(async move {
                 let acquire = lock.acquire().owner(&own).wait(Wait::Forever);
-                acquire.lease(Lease::Fixed(ms(20_000))).await.map(|guard| guard.map(Hold::into_guard))
+                acquire.lease(Lease::Fixed(ms(20_000))).await.map(|guard| guard.map(AnyGuard::into_guard))
             }))
         });
         if kind == "fair" {

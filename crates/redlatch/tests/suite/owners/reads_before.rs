@@ -2,7 +2,7 @@
 
 use std::future::IntoFuture;
 
-use redlatch::{Client, ErrorKind, Guard, Hold, Lease, Owner, Unlocked, Wait, scripts};
+use redlatch::{AnyGuard, Client, ErrorKind, Guard, Lease, Owner, Unlocked, Wait, scripts};
 use redlatch_testkit::proxy::{Action, Gate};
 
 use super::{Rig, begun, rig, script, text};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use redlatch::{Client, Guard, Hold, Lease, ManualClock, Owner, QuorumLock, Unlocked, scripts};
+use redlatch::{AnyGuard, Client, Guard, Lease, ManualClock, Owner, QuorumLock, Unlocked, scripts};
 use redlatch_testkit::{
     proxy::{Action, Gate, Nth, Proxy, Scope},
     server::RedisServer,
@@ -24,7 +24,7 @@ async fn lock(client: &Client, kind: &str, owner: Option<&Owner>) -> Option<Guar
                 Some(owner) => asked.owner(owner),
                 None => asked,
             };
-            asked.await.unwrap().map(Hold::into_guard)
+            asked.await.unwrap().map(AnyGuard::into_guard)
         }};
     }
     match kind {
@@ -69,7 +69,7 @@ async fn a_partial_release_that_is_on_its_way_is_not_left_to_the_next_holder() {
     let outer = lock.lock().await.unwrap();
     let inner = outer.reenter().await.unwrap();
     let mut next = begun(lock.lock());
-    rig.proxy.rule(script(&scripts::LEAVE).which(Nth::First(3)), Action::CloseBeforeRequest);
+    rig.proxy.rule(script(&scripts::RELEASE_ONE).which(Nth::First(3)), Action::CloseBeforeRequest);
     let leaving = begun(inner.unlock());
     soon("the release", outer.unlock()).await.unwrap();
     let next = soon("the next holder", &mut next).await.unwrap();
@@ -87,10 +87,10 @@ async fn a_repeated_partial_release(kind: &str) {
     let outer = lock(&rig.client, kind, None).await.unwrap();
     let inner = outer.reenter().await.unwrap();
     let leave = match kind {
-        "fair" => &scripts::FAIR_LEAVE,
-        "write" => &scripts::WRITE_LEAVE,
-        "read" => &scripts::READ_LEAVE,
-        _ => &scripts::LEAVE,
+        "fair" => &scripts::FAIR_RELEASE_ONE,
+        "write" => &scripts::WRITE_RELEASE_ONE,
+        "read" => &scripts::READ_RELEASE_ONE,
+        _ => &scripts::RELEASE_ONE,
     };
     let lost = rig.proxy.rule(script(leave).nth(1), Action::CloseAfterRequest);
     rig.proxy.rule(script(leave).nth(2), Action::DelayRequest(ms(600)));
@@ -180,7 +180,7 @@ async fn of_two_holds_with_a_count_in_doubt_one_is_detached_and_the_other_one_st
 /// The repeat of what a downgrade sends took the write hold of another process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_repeat_of_a_downgrade_takes_no_other_processs_hold() {
-    for asked in [&scripts::READ_ACQUIRE, &scripts::WRITE_LEAVE] {
+    for asked in [&scripts::READ_ACQUIRE, &scripts::WRITE_RELEASE_ONE] {
         let rig = rig().await;
         let outer = rig.client.read_write_lock("x").write().lock().await.unwrap();
         let inner = outer.reenter().await.unwrap();
@@ -345,14 +345,14 @@ async fn an_owner_with_a_release_on_its_way_turns_into_no_reader() {
     let writing = brisk.read_write_lock("x").write().lock().await.unwrap();
     let _handed_out = writing.owner().to_text();
     let reading = writing.reenter().await.unwrap().downgrade().await.unwrap();
-    let lost = rig.proxy.rule(script(&scripts::READ_LEAVE), Action::CloseBeforeRequest);
+    let lost = rig.proxy.rule(script(&scripts::READ_RELEASE_ONE), Action::CloseBeforeRequest);
     // Until its lease is over, because it is not repeated.
     let _gone = soon("the end of the read hold", reading.unlock()).await.unwrap();
     rig.proxy.remove_rule(lost);
     match writing.reenter().await.unwrap().downgrade().await {
         Err(error) => assert_eq!(error.kind(), redlatch::ErrorKind::OwnerInDoubt, "{error}"),
         Ok(again) => {
-            rig.arrives_late(&scripts::READ_LEAVE);
+            rig.arrives_late(&scripts::READ_RELEASE_ONE);
             let there = rig.field("x", &again.owner().to_text()) != redis::Value::Nil;
             assert!(there || !again.is_valid(), "a valid reader that the server does not know");
         }
@@ -373,7 +373,7 @@ async fn a_release_without_an_answer_is_watched_for_as_long_as_a_renewal_before_
     // The first is a look.
     rig.proxy.wait_fired(renewal, 2, SOON).await.unwrap();
     rig.proxy.remove_rule(renewal);
-    rig.proxy.rule(script(&scripts::LEAVE), Action::CloseBeforeRequest);
+    rig.proxy.rule(script(&scripts::RELEASE_ONE), Action::CloseBeforeRequest);
     let unlocking = begun(held.unlock());
     // The renewal is answered when the guard has gone.
     gate.release();
@@ -395,7 +395,7 @@ async fn a_partial_release_that_waits_until_its_lease_is_over_is_not_sent() {
     rig.proxy.wait_fired(slow, 1, SOON).await.unwrap();
     let left = soon("the partial release", inner.unlock()).await.unwrap();
     assert!(matches!(left, Unlocked::AlreadyLost(_)), "{left:?}");
-    let leave = scripts::WRITE_LEAVE.sha1().as_bytes();
+    let leave = scripts::WRITE_RELEASE_ONE.sha1().as_bytes();
     let sent =
         rig.proxy.with_log(|log| log.requests().any(|request| request.args.iter().any(|arg| arg == leave)));
     assert!(!sent, "it would count down what another process holds by now");
@@ -436,7 +436,8 @@ async fn a_read_hold_that_goes_after_its_write_hold_is_not_taken_for_what_was_gi
     let twice = reading.reenter().await.unwrap();
     soon("the end of writing", writing.unlock()).await.unwrap();
     let gate = Gate::new();
-    let slow = rig.proxy.rule(script(&scripts::READ_LEAVE), Action::HoldReplyUntilReleased(gate.clone()));
+    let slow =
+        rig.proxy.rule(script(&scripts::READ_RELEASE_ONE), Action::HoldReplyUntilReleased(gate.clone()));
     drop(twice);
     rig.proxy.wait_fired(slow, 1, SOON).await.unwrap();
     let last = begun(reading.unlock());

@@ -1,6 +1,6 @@
 //! The end of a client: it gives back its own holds, each once, and for as long as it may take. Beside it others hold under its owners.
 
-use redlatch::{Guard, Hold, Owner, scripts};
+use redlatch::{AnyGuard, Guard, Owner, scripts};
 use redlatch_testkit::proxy::{Action, Gate, Nth};
 
 use super::{KINDS, Rig, begun, rig, script, stranger, take};
@@ -24,10 +24,10 @@ fn entering(kind: &str) -> &'static scripts::Script {
 
 fn leaving(kind: &str) -> &'static scripts::Script {
     match kind {
-        "fair" => &scripts::FAIR_LEAVE,
-        "write" => &scripts::WRITE_LEAVE,
-        "read" => &scripts::READ_LEAVE,
-        _ => &scripts::LEAVE,
+        "fair" => &scripts::FAIR_RELEASE_ONE,
+        "write" => &scripts::WRITE_RELEASE_ONE,
+        "read" => &scripts::READ_RELEASE_ONE,
+        _ => &scripts::RELEASE_ONE,
     }
 }
 
@@ -35,7 +35,7 @@ fn leaving(kind: &str) -> &'static scripts::Script {
 async fn enter(rig: &Rig, kind: &str, owner: &Owner) -> Guard {
     let handed: Owner = owner.to_text().parse().unwrap();
     let entered = of_kind!(rig.other, kind, lock =>
-        lock.acquire().owner(&handed).await.unwrap().map(Hold::into_guard));
+        lock.acquire().owner(&handed).await.unwrap().map(AnyGuard::into_guard));
     entered.expect("the owner holds it")
 }
 

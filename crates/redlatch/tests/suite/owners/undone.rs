@@ -3,7 +3,7 @@
 use std::future::IntoFuture;
 
 use redlatch::{
-    Client, ErrorKind, Guard, Hold, Lease, Owner, PermitGuard, Unlocked, Wait, WriteGuard, scripts,
+    AnyGuard, Client, ErrorKind, Guard, Lease, Owner, PermitGuard, Unlocked, Wait, WriteGuard, scripts,
 };
 use redlatch_testkit::{
     proxy::{Action, Gate},
@@ -121,8 +121,8 @@ async fn second_grant(rig: &Rig, kind: &str, lease: Lease) -> Result<Any, redlat
             guard.extend(ms(3_600_000)).await?;
             return Ok(Any::Permit(guard));
         }
-        "write" => held(rw.write().acquire().lease(lease).wait(wait).await?.map(Hold::into_guard)),
-        "read" => held(rw.read().acquire().lease(lease).wait(wait).await?.map(Hold::into_guard)),
+        "write" => held(rw.write().acquire().lease(lease).wait(wait).await?.map(AnyGuard::into_guard)),
+        "read" => held(rw.read().acquire().lease(lease).wait(wait).await?.map(AnyGuard::into_guard)),
         "fair" => held(client.fair_lock("x").acquire().lease(lease).wait(wait).await?),
         "named" => held(client.lock("x").acquire().owner(&client.owner()).lease(lease).wait(wait).await?),
         _ => held(client.lock("x").acquire().lease(lease).wait(wait).await?),
@@ -393,7 +393,7 @@ async fn a_late_extension_keeps_no_hold_that_was_about_to_be_given_back() {
     let (extended, left) = (Gate::new(), Gate::new());
     let slow =
         rig.proxy.rule(script(&scripts::RENEW).nth(1), Action::HoldReplyUntilReleased(extended.clone()));
-    let leaves = script(&scripts::LEAVE).nth(1);
+    let leaves = script(&scripts::RELEASE_ONE).nth(1);
     let leaves = rig.proxy.rule(leaves, Action::HoldReplyUntilReleased(left.clone()));
     // On runtimes of their own, as connections answer in order.
     let elsewhere = |work: std::pin::Pin<Box<dyn Future<Output = ()> + Send>>| {

@@ -12,8 +12,8 @@ use std::{
 };
 
 use redlatch::{
-    Client, Error, ErrorKind, Guard, Hold, Lease, Member, MultiGuard, MultiLock, PermitGuard, QuorumGuard,
-    QuorumLock, Unlocked, Wait,
+    AnyGuard, Client, Error, ErrorKind, Guard, Lease, Member, MultiGuard, MultiLock, PermitGuard,
+    QuorumGuard, QuorumLock, Unlocked, Wait,
 };
 use redlatch_testkit::{
     cancel::{DropMoment, poll_n_then_drop_at},

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use redlatch::{Client, Hold, Lease, ReplicaAck, Replicas, Unlocked};
+use redlatch::{AnyGuard, Client, Lease, ReplicaAck, Replicas, Unlocked};
 use redlatch_testkit::{
     fake_server::{FakeReply, FakeServer},
     resp,

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use redlatch::{Client, Hold, ReplicaAck, Replicas};
+use redlatch::{AnyGuard, Client, ReplicaAck, Replicas};
 use redlatch_testkit::{proxy::Proxy, server::RedisServer};
 
 use crate::{
@@ -85,7 +85,7 @@ impl Rig {
     }
 }
 
-pub(super) fn numbers(guard: &impl Hold) -> (u32, u32) {
+pub(super) fn numbers(guard: &impl AnyGuard) -> (u32, u32) {
     let Replicas { acknowledged, wanted, .. } = guard.as_guard().replicas().expect("replicas were asked");
     (acknowledged, wanted)
 }

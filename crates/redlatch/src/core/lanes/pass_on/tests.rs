@@ -10,7 +10,7 @@ use crate::{
         owners::Owners,
     },
     error::LossReason,
-    keys::{Keys, LaneKind},
+    keys::{KeyKind, Keys},
     name::LockName,
     owner::Owner,
     recipes::PLAIN,
@@ -29,7 +29,7 @@ fn rig() -> Rig {
     let owners = Owners::new(|| 0);
     let turn_limits = TurnLimits { turn_ms_max: 10_000, passes_max: 10_000 };
     let lanes = Lanes::new(turn_limits, Arc::default(), owners);
-    let keys = Arc::new(Keys::new(LockName::from("x"), LaneKind::Lock));
+    let keys = Arc::new(Keys::new(LockName::from("x"), KeyKind::Lock));
     let lease = held(&keys);
     assert!(lanes.install_grant(&lease, None, 0).is_ok_and(|lost| lost.is_empty()));
     Rig { lanes, keys, lease }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{LaneKey, Lanes};
 use crate::{
-    core::lane::{Crowd, WaiterEntry, Wakes},
+    core::lane::{LaneExtras, WaiterEntry, Wakes},
     keys::Keys,
     owner::Owner,
 };
@@ -13,7 +13,7 @@ impl Lanes {
     /// A task asks for a place in the queue on the server. From now on a release may hand over to it.
     pub(crate) fn line_up(&self, keys: &Arc<Keys>, entry: WaiterEntry) {
         let mut bucket = self.bucket(keys);
-        bucket.entry(LaneKey(keys.clone())).or_default().crowd_mut().queue.push_back(entry);
+        bucket.entry(LaneKey(keys.clone())).or_default().extras_mut().queue.push_back(entry);
     }
 
     /// The server has the task in its queue, behind those that it was known to have.
@@ -21,14 +21,14 @@ impl Lanes {
         let mut bucket = self.bucket(keys);
         let Some(lane) = bucket.get_mut(&LaneKey(keys.clone())) else { return };
         let at = lane
-            .crowd()
+            .extras()
             .queue
             .iter()
             .position(|entry| entry.owner.as_ref() == Some(owner) && !entry.is_in_server_queue);
-        if let Some(mut entry) = at.and_then(|at| lane.crowd_mut().queue.remove(at)) {
+        if let Some(mut entry) = at.and_then(|at| lane.extras_mut().queue.remove(at)) {
             entry.is_in_server_queue = true;
             let at = lane.server_queue_end();
-            lane.crowd_mut().queue.insert(at, entry);
+            lane.extras_mut().queue.insert(at, entry);
         }
     }
 
@@ -38,7 +38,8 @@ impl Lanes {
         let mut bucket = self.bucket(keys);
         let Some(lane) = bucket.get_mut(&LaneKey(keys.clone())) else { return false };
         let has_leases = lane.leases().next().is_some();
-        let Some(Crowd { queue, granting_releases, recipient_expects_grant, .. }) = lane.crowd_if_any()
+        let Some(LaneExtras { queue, granting_releases, recipient_relies_on_local_wake, .. }) =
+            lane.extras_if_any()
         else {
             return false;
         };
@@ -46,9 +47,9 @@ impl Lanes {
         let held = is_handing || has_leases;
         let place = queue.iter().position(|entry| entry.owner.as_ref() == Some(owner));
         match place.and_then(|place| queue.get_mut(place)) {
-            Some(entry) => entry.expects_grant = held || place > Some(0),
+            Some(entry) => entry.relies_on_local_wake = held || place > Some(0),
             // A release is on its way that may hand over to this very task.
-            None => *recipient_expects_grant = is_handing,
+            None => *recipient_relies_on_local_wake = is_handing,
         }
         place.map_or(is_handing, |place| held || place > 0)
     }
@@ -56,16 +57,16 @@ impl Lanes {
     /// A release that might have handed over is done; the task that it served is `None`, and otherwise waits on, first in line.
     pub(crate) fn release_and_grant_finished(&self, keys: &Arc<Keys>, waits_on: Option<WaiterEntry>) {
         let wakes = self.change(keys, |lane| {
-            let crowd = lane.crowd_mut();
-            crowd.granting_releases = crowd.granting_releases.saturating_sub(1);
-            let recipient_expects_grant = std::mem::take(&mut crowd.recipient_expects_grant);
+            let extras = lane.extras_mut();
+            extras.granting_releases = extras.granting_releases.saturating_sub(1);
+            let recipient_relies_on_local_wake = std::mem::take(&mut extras.recipient_relies_on_local_wake);
             let Some(mut entry) = waits_on else { return Wakes::default() };
-            entry.expects_grant |= recipient_expects_grant;
+            entry.relies_on_local_wake |= recipient_relies_on_local_wake;
             if !entry.tell.is_closed() {
                 let at = if entry.is_in_server_queue { 0 } else { lane.server_queue_end() };
-                lane.crowd_mut().queue.insert(at, entry);
+                lane.extras_mut().queue.insert(at, entry);
             }
-            lane.take_wakes_of_expecting()
+            lane.take_local_wakes()
         });
         wakes.unwrap_or_default().wake();
     }
@@ -73,27 +74,27 @@ impl Lanes {
     /// A task no longer waits in the queue on the server.
     pub(crate) fn step_out(&self, keys: &Arc<Keys>, owner: &Owner) {
         let left = self.change(keys, |lane| {
-            let at = lane.crowd().queue.iter().position(|entry| entry.owner.as_ref() == Some(owner));
-            at.and_then(|at| lane.crowd_mut().queue.remove(at))
+            let at = lane.extras().queue.iter().position(|entry| entry.owner.as_ref() == Some(owner));
+            at.and_then(|at| lane.extras_mut().queue.remove(at))
         });
         drop(left);
     }
 
     /// A task waits at the server for a hold beside others, until [`remove_concurrent_waiter`](Self::remove_concurrent_waiter).
     pub(crate) fn add_concurrent_waiter(&self, keys: &Arc<Keys>) {
-        self.bucket(keys).entry(LaneKey(keys.clone())).or_default().crowd_mut().waiting += 1;
+        self.bucket(keys).entry(LaneKey(keys.clone())).or_default().extras_mut().waiting += 1;
     }
 
     /// Such a task no longer waits.
     pub(crate) fn remove_concurrent_waiter(&self, keys: &Arc<Keys>) {
         self.change(keys, |lane| {
-            let crowd = lane.crowd_mut();
-            crowd.waiting = crowd.waiting.saturating_sub(1);
+            let extras = lane.extras_mut();
+            extras.waiting = extras.waiting.saturating_sub(1);
         });
     }
 
     /// Whether such tasks wait.
     pub(crate) fn has_concurrent_waiters(&self, keys: &Arc<Keys>) -> bool {
-        self.bucket(keys).get(&LaneKey(keys.clone())).is_some_and(|lane| lane.crowd().waiting > 0)
+        self.bucket(keys).get(&LaneKey(keys.clone())).is_some_and(|lane| lane.extras().waiting > 0)
     }
 }

@@ -26,7 +26,7 @@ const UNPOLLED_MS: u64 = TASK_POLL_DUE_MS / 2;
 
 /// A task that others may wait behind.
 #[derive(Default)]
-pub(crate) struct TaskPolls {
+pub(crate) struct TaskLiveness {
     waker: AtomicWaker,
     /// It was woken to see whether it is polled, and has not been since.
     asked: AtomicBool,
@@ -34,14 +34,14 @@ pub(crate) struct TaskPolls {
     looked_for_ms: AtomicU64,
 }
 
-impl Clone for TaskPolls {
+impl Clone for TaskLiveness {
     /// That of another task.
     fn clone(&self) -> Self {
-        TaskPolls::default()
+        TaskLiveness::default()
     }
 }
 
-impl TaskPolls {
+impl TaskLiveness {
     /// Wakes the task to see whether it is polled; `false` if it was asked before and has not been polled since. Waking may run anything.
     pub(super) fn ask(&self) -> bool {
         let is_polled = !self.asked.swap(true, Ordering::AcqRel);
@@ -81,7 +81,7 @@ impl TaskPolls {
 
     /// Does some work, and notes each poll of it. The work stays where its caller has it: taken by value it would
     /// double the size of the future.
-    pub(super) async fn noting_task_polls<T>(&self, mut work: Pin<&mut impl Future<Output = T>>) -> T {
+    pub(super) async fn run_noting_polls<T>(&self, mut work: Pin<&mut impl Future<Output = T>>) -> T {
         /// Drops the waker, which may keep the task alive, while this entry stays in a queue.
         struct Forgets<'a>(&'a AtomicWaker);
 
@@ -108,26 +108,26 @@ mod tests {
 
     #[tokio::test]
     async fn a_task_that_is_polled_is_told_from_one_that_is_not() {
-        let task_polls = TaskPolls::default();
+        let liveness = TaskLiveness::default();
         let never = pin!(pending::<()>());
-        let mut work = pin!(task_polls.noting_task_polls(never));
-        assert!(task_polls.ask() && !task_polls.ask(), "it was never polled");
+        let mut work = pin!(liveness.run_noting_polls(never));
+        assert!(liveness.ask() && !liveness.ask(), "it was never polled");
         assert!(futures_util::poll!(&mut work).is_pending());
-        assert!(task_polls.ask(), "it was polled");
-        assert!(!task_polls.ask(), "and not since");
+        assert!(liveness.ask(), "it was polled");
+        assert!(!liveness.ask(), "and not since");
     }
 
     #[tokio::test]
     async fn a_task_that_is_looked_for_and_not_polled_is_unpolled() {
-        let task_polls = TaskPolls::default();
-        assert!(!task_polls.is_unpolled(UNPOLLED_MS), "nobody looks for it");
-        task_polls.look_for(10);
-        task_polls.look_for(20);
-        assert!(!task_polls.is_unpolled(9 + UNPOLLED_MS) && task_polls.is_unpolled(10 + UNPOLLED_MS));
+        let liveness = TaskLiveness::default();
+        assert!(!liveness.is_unpolled(UNPOLLED_MS), "nobody looks for it");
+        liveness.look_for(10);
+        liveness.look_for(20);
+        assert!(!liveness.is_unpolled(9 + UNPOLLED_MS) && liveness.is_unpolled(10 + UNPOLLED_MS));
         let never = pin!(pending::<()>());
-        let mut work = pin!(task_polls.noting_task_polls(never));
+        let mut work = pin!(liveness.run_noting_polls(never));
         assert!(futures_util::poll!(&mut work).is_pending());
-        assert!(!task_polls.is_unpolled(10 + UNPOLLED_MS));
+        assert!(!liveness.is_unpolled(10 + UNPOLLED_MS));
     }
 
     /// The waker of a task that had given up was dropped with its place in line, under the mutex of the lane, and the task with it.
@@ -139,11 +139,11 @@ mod tests {
             fn wake_by_ref(_: &std::sync::Arc<Self>) {}
         }
 
-        let (task_polls, task) = (TaskPolls::default(), std::sync::Arc::new(Task));
+        let (liveness, task) = (TaskLiveness::default(), std::sync::Arc::new(Task));
         let waker = futures_util::task::waker(task.clone());
         {
             let never = pin!(pending::<()>());
-            let mut work = pin!(task_polls.noting_task_polls(never));
+            let mut work = pin!(liveness.run_noting_polls(never));
             assert!(work.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
             assert_eq!(std::sync::Arc::strong_count(&task), 3);
         }

@@ -5,7 +5,7 @@ use super::Guard;
 /// A guard of any kind.
 ///
 /// This trait is sealed: it is for naming guards of all kinds, not for making new ones.
-pub trait Hold: sealed::Sealed + Send + Sized {
+pub trait AnyGuard: sealed::Sealed + Send + Sized {
     /// The kind's own guard.
     #[doc(hidden)]
     fn from_guard(guard: Guard) -> Self;
@@ -18,13 +18,13 @@ pub trait Hold: sealed::Sealed + Send + Sized {
 }
 
 pub(crate) mod sealed {
-    /// Keeps [`Hold`](crate::Hold) to the guards of this crate.
+    /// Keeps [`AnyGuard`](crate::AnyGuard) to the guards of this crate.
     pub trait Sealed {}
 }
 
 impl sealed::Sealed for Guard {}
 
-impl Hold for Guard {
+impl AnyGuard for Guard {
     fn from_guard(guard: Guard) -> Self {
         guard
     }

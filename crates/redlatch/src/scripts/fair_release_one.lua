@@ -6,7 +6,7 @@
 --
 -- Check:  the owner field exists, in a hash that is no read-write lock's. A count below the known one means that this request ran before (a repeat). At zero, queue and
 --         times can be read, which comes first because it may fail.
--- Change: as in leave.lua; at zero, heads of the queue whose time is over are dropped and the next is told.
+-- Change: as in release_one.lua; at zero, heads of the queue whose time is over are dropped and the next is told.
 --         An owner that holds nothing leaves the queue: who gives back does not wait any more. If it was the next, the one
 --         behind it is told, as in fair_undo.lua.
 -- Reply:  {number, holds left, receivers}; {number, -1, receivers} when the owner holds nothing.

@@ -1,19 +1,17 @@
-//! One request of an acquire: how it is sent, and what becomes of a grant whose task has gone.
+//! What becomes of a request whose task goes before the answer has come: a grant that it brings is undone.
 
 use std::{sync::Arc, time::Duration};
 
-use super::AcquireReply;
+use super::{AcquireReply, SendContext};
 use crate::{
     core::{
         Core, Request,
         flight::{AfterDrop, Flight, Work},
-        lease::SentAt,
         replica_confirm::Answered,
         undo::RequestFate,
     },
-    keys::LaneKind,
     owner::Owner,
-    scripts::{ACQUIRE, QUERY},
+    scripts::ACQUIRE,
     store::{Call, Confirm, Fault, Reply},
 };
 
@@ -21,30 +19,19 @@ use crate::{
 const ABANDONED_TIME: Duration = Duration::from_millis(250);
 
 impl Core {
-    /// Sends one request. If its task goes before the answer has come, the keeper waits for that and undoes the grant. With the answer comes a way to ask the replicas for it, if they are to be asked.
-    pub(super) async fn send_acquire(
+    /// Sends a request whose grant replicas are to confirm, or whose owner may hold already. With the answer comes a way to ask the replicas.
+    pub(super) async fn send_acquire_rare(
         self: &Arc<Self>,
         request: &Arc<Request>,
         owner: &Owner,
         call: Call,
         context: SendContext,
     ) -> (Result<Reply, Fault>, Option<Confirm>) {
-        let SendContext { may_hold_already, .. } = context;
         let sending = call.sending.clone();
-        let is_given_up = move || sending.is_some_and(|sending| sending.give_up());
-        if request.ack.is_none() && !may_hold_already {
-            self.keeper.watch_connections();
-            let flight = Flight::new(self, self.run(call), || {
-                if is_given_up() {
-                    return Some(AfterDrop::NotSent);
-                }
-                Some(AfterDrop::Within(ABANDONED_TIME, Box::new(self.abandoned(request, owner, context))))
-            });
-            return (flight.await, None);
-        }
-        let work = self.clone().send_acquire_checked(request.clone(), owner.clone(), call, may_hold_already);
+        let work =
+            self.clone().send_acquire_checked(request.clone(), owner.clone(), call, context.may_hold_already);
         let flight = Flight::new(self, Box::pin(work), || {
-            if is_given_up() {
+            if sending.is_some_and(|sending| sending.give_up()) {
                 return Some(AfterDrop::NotSent);
             }
             let after = self.abandoned(request, owner, context);
@@ -66,6 +53,16 @@ impl Core {
             Ok((reply, confirm)) => (Ok(reply), confirm),
             Err(fault) => (Err(fault), None),
         }
+    }
+
+    /// The keeper waits for the answer in the place of the task, and for no longer than that is worth.
+    pub(super) fn when_abandoned(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+        owner: &Owner,
+        context: SendContext,
+    ) -> AfterDrop<Raw> {
+        AfterDrop::Within(ABANDONED_TIME, Box::new(self.abandoned(request, owner, context)))
     }
 
     /// What is done with the answer of a request that nobody waits for any more.
@@ -103,7 +100,7 @@ impl Core {
         outcome: Raw,
         context: SendContext,
     ) {
-        let reply = self.read(&ACQUIRE, &request.keys.key, outcome, owner.number());
+        let reply = self.read(&ACQUIRE, &request.keys.key, outcome, owner.request_stand_in());
         let fate = match reply.and_then(|items| AcquireReply::read(&items)) {
             // Nothing was granted, but a place in the queue may have been taken.
             Ok(reply) if reply.count <= 0 && context.queues_at_server => RequestFate::AnsweredWithoutGrant,
@@ -115,31 +112,7 @@ impl Core {
         };
         drop(self.undo_later(request, owner, fate));
     }
-
-    /// While the keys of a lock are in two places, the hash alone tells that another owner holds it, and for how long (-1:
-    /// without end). Plain and fair locks only: the scripts of read-write locks get by on the hash themselves, and permits need two keys.
-    pub(super) async fn held_by_another(self: &Arc<Self>, request: &Request, owner: &Owner) -> Option<i64> {
-        match request.keys.kind {
-            LaneKind::Lock | LaneKind::Fair => {}
-            LaneKind::Read | LaneKind::Write | LaneKind::Permits => return None,
-        }
-        let call = Call::new(&QUERY).key(&request.keys.key).text(owner.field());
-        let reply = self.run(call).await.ok()?;
-        match *reply.array()? {
-            [Reply::Int(ttl_ms), Reply::Int(0)] if ttl_ms != -2 => Some(ttl_ms),
-            _ => None,
-        }
-    }
-}
-
-/// How a request is sent, for undoing what nobody hears of.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct SendContext {
-    /// Another process may hold under the owner, or come to do so meanwhile.
-    pub(super) may_hold_already: bool,
-    pub(super) queues_at_server: bool,
-    pub(super) sent_at: SentAt,
 }
 
 /// What became of a request, unread.
-type Raw = Result<Reply, Fault>;
+pub(super) type Raw = Result<Reply, Fault>;

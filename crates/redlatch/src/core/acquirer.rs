@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     call::Sending,
+    catch_panic::catch_panic,
     error::{Error, ErrorKind},
     jitter,
     owner::Owner,
@@ -130,6 +131,13 @@ impl Contender for Acquirer {
             return;
         }
         self.outcome_unknown = true;
+    }
+
+    fn tell_recovery(&self, after_ms: u64) {
+        let (name, owner) = (&self.request.keys.name, self.owner.field());
+        catch_panic(
+            || tracing::debug!(lock = %name, owner = &**owner, after_ms, "an acquire is answered again"),
+        );
     }
 }
 

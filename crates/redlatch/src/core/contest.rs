@@ -95,6 +95,9 @@ pub(crate) trait Contender: Send {
 
     /// An attempt may have succeeded unseen.
     fn mark_outcome_unknown(&mut self);
+
+    /// Logs that the server answers again, after so long; once for each contender that went on asking.
+    fn tell_recovery(&self, _after_ms: u64) {}
 }
 
 impl Core {
@@ -169,8 +172,13 @@ impl Core {
                     )),
                 };
             };
-            if outcome.is_ok() && self.in_trouble.load(Ordering::Relaxed) {
-                self.tell_recovery();
+            if outcome.is_ok() {
+                if self.in_trouble.load(Ordering::Relaxed) {
+                    self.tell_recovery();
+                }
+                if let Some(since_ms) = trouble.ends() {
+                    contender.tell_recovery(self.now_ms().saturating_sub(since_ms));
+                }
             }
             match outcome {
                 Ok(Attempt::Won(prize)) => {
@@ -180,7 +188,6 @@ impl Core {
                     return Ok(Some(prize));
                 }
                 Ok(busy @ (Attempt::Busy(_) | Attempt::QueuedBehind { .. })) => {
-                    trouble = Trouble::default();
                     last = LastOutcome::Busy;
                     if wait == Wait::No || deadline.is_over(self) {
                         return self.busy_or_outage(contender.key(), deadline);
@@ -328,6 +335,11 @@ struct Trouble {
 }
 
 impl Trouble {
+    /// An answer has come. Returns since when none did, if there was trouble.
+    fn ends(&mut self) -> Option<u64> {
+        std::mem::take(self).since_ms
+    }
+
     fn begins(&mut self, since_ms: u64) {
         self.since_ms.get_or_insert(since_ms);
     }

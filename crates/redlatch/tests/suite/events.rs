@@ -139,6 +139,16 @@ async fn an_outage_and_its_end_are_one_line_each() {
     soon("the waiters' turns", async { tokio::join!(futures_util::future::join_all(waiters), told) }).await;
     assert_eq!(heard.told("cannot be asked at present").len(), 1, "{:?}", heard.told(""));
     assert_eq!(heard.told("the server answers again").len(), 1, "{:?}", heard.told(""));
+    for number in 0..8 {
+        let lock = format!("lock=down-{number} ");
+        let of_lock = |event: &str| {
+            heard.told(event).into_iter().filter(|line| line.contains(&lock)).collect::<Vec<_>>()
+        };
+        let [again, granted] = [of_lock("an acquire is answered again"), of_lock("an acquire has ended")];
+        assert_eq!((again.len(), granted.len()), (1, 1), "{:?}", heard.told(""));
+        let owner = again[0].split("owner=").nth(1).unwrap().split(' ').next().unwrap();
+        assert!(owner.contains(':') && granted[0].contains(owner), "{again:?} {granted:?}");
+    }
     drop(held);
 }
 

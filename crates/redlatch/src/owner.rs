@@ -105,7 +105,7 @@ impl Owner {
     }
 
     /// Stands in a call for the number of its request, which `core/request_ids.rs` puts in its place.
-    pub(crate) fn request_stand_in(&self) -> i64 {
+    pub(crate) fn request_number_placeholder(&self) -> i64 {
         self.0.number
     }
 

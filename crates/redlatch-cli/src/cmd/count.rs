@@ -209,3 +209,8 @@ async fn tell(
         watch.tell(&line, line.clone());
     }
 }
+
+/// What a caller is told that asked for so many.
+pub(super) fn too_few(permits: u32) -> String {
+    if permits == 1 { "no free permit".to_owned() } else { format!("fewer than {permits} free permits") }
+}

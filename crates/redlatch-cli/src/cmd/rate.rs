@@ -5,7 +5,7 @@ use std::time::Duration;
 use redlatch::{Client, ErrorKind, LockName, Rate};
 use serde::Serialize;
 
-use super::{Context, lock_name};
+use super::{Context, count::too_few, lock_name};
 use crate::{
     args::rate::{RateArgs, RateVerb},
     durations::{self, Wait},
@@ -142,8 +142,9 @@ async fn acquire(
         context.talk.detail(format_args!("{} has too few free permits", quoted(name)));
     } else {
         context.talk.say(format_args!(
-            "{} has fewer than {permits} free permits in that time; look with `redlatch rate show`",
-            quoted(name)
+            "{} has {} in that time; look with `redlatch rate show`",
+            quoted(name),
+            too_few(permits)
         ));
     }
     Ok(patience.busy_code)

@@ -6,7 +6,7 @@ use redlatch::{Client, LockName, Semaphore};
 
 use super::{
     Context,
-    count::{self, Answer, Ended},
+    count::{self, Answer, Ended, too_few},
     lock_name,
 };
 use crate::{
@@ -128,9 +128,9 @@ async fn acquire(request: Request<'_>, context: &Context) -> Result<u8, Failure>
                 context.talk.detail(format_args!("{name} has too few free permits"));
             } else {
                 let advice = patience.advice();
-                context.talk.say(format_args!(
-                    "{name} has fewer than {permits} free permits; {advice} `redlatch sem show`"
-                ));
+                context
+                    .talk
+                    .say(format_args!("{name} has {}; {advice} `redlatch sem show`", too_few(permits)));
             }
             Ok(patience.busy_code)
         }

@@ -133,7 +133,7 @@ impl Core {
                 match place.wait_until_handed(deadline).await? {
                     None => None,
                     Some(Handed::Lease(lease)) => {
-                        self.hold_began(&lease);
+                        self.observe_hold_began(&lease);
                         Some(Grant { lease_term: lease.lease_term(), lease, path: GrantPath::Passed })
                     }
                     Some(Handed::OfferExpired) => return Ok(AcquireOutcome::OfferExpired),
@@ -163,6 +163,7 @@ impl Core {
         let owner = request.owner.clone().unwrap_or_else(|| self.fresh_owner());
         let mut acquirer = Acquirer::new(self, request, owner, *deadline, start);
         let won = self.contest(&mut acquirer, request.wait, deadline, start.others_first).await?;
+        // Fair locks only: the others are handed nothing while they contend.
         if acquirer.offer_taken_back {
             return Ok(AcquireOutcome::OfferExpired);
         }
@@ -173,7 +174,7 @@ impl Core {
             acquirer.leave_queue().await;
             return Ok(AcquireOutcome::Done(None));
         };
-        if !acquirer.end_wait_as_winner() {
+        if !acquirer.leave_line_with_grant() {
             return Ok(AcquireOutcome::OfferExpired);
         }
         acquirer.granted = true;
@@ -188,8 +189,8 @@ impl Core {
         Ok(AcquireOutcome::Done(Some(Grant { lease, lease_term, path: GrantPath::Server })))
     }
 
-    /// A lease has come into being. Those of other owners whose place it has taken are gone from the server: their holders are told at
-    /// once, because two must not be valid.
+    /// Records a new lease. Leases of other owners that it shows to be gone from the server are lost: their holders are told at once, because
+    /// two must not be valid.
     ///
     /// An error if the client is closed: shutting down may not have seen the lease, so the caller gives it back.
     pub(crate) fn add_lease_and_check_open(
@@ -197,7 +198,7 @@ impl Core {
         lease: &Arc<HeldLease>,
         leader: Option<&Arc<Request>>,
     ) -> Result<(), Error> {
-        self.hold_began(lease);
+        self.observe_hold_began(lease);
         match self.lanes.install_grant(lease, leader, self.now_ms()) {
             Ok(lost) => self.lose_displaced_by(lost, lease),
             Err(newer) => {
@@ -222,7 +223,7 @@ impl Core {
     }
 }
 
-/// What coming into a lane came to.
+/// How joining a lane has ended.
 pub(super) enum AcquireOutcome {
     Done(Option<Grant>),
     /// An earlier request of the owner is under way; come in again when it is not.
@@ -235,7 +236,7 @@ impl AcquireOutcome {
     fn grant(self) -> Option<Grant> {
         match self {
             AcquireOutcome::Done(grant) => grant,
-            // Only owners that can be used again have earlier requests, and who was passed over comes in again.
+            // Not reached: only a claimed owner can be busy, and `acquire_in_lane` joins again after `OfferExpired`.
             AcquireOutcome::OwnerBusy | AcquireOutcome::OfferExpired => None,
         }
     }

@@ -2,8 +2,8 @@
 
 mod abandoned;
 mod concurrent;
-mod line;
 mod rare;
+mod server_line;
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,7 +30,7 @@ use crate::{
     store::{Call, Confirm, Fault, Reply},
 };
 use concurrent::Concurrent;
-use line::Line;
+use server_line::ServerLine;
 
 /// What a task knows that has stood in line before it contends.
 #[derive(Debug, Clone, Copy, Default)]
@@ -41,7 +41,7 @@ pub(super) struct ContestStart {
     pub(super) outcome_unknown: bool,
 }
 
-/// One acquire, for one owner. When it is dropped, it undoes what no grant followed.
+/// One acquire, for one owner. Dropped before `granted` is set, it undoes what its requests may have done.
 pub(super) struct Acquirer {
     core: Arc<Core>,
     request: Arc<Request>,
@@ -68,7 +68,8 @@ pub(super) struct Acquirer {
     concurrent: Concurrent,
     /// The next request has to count those before this owner.
     count_ahead: bool,
-    line: Line,
+    /// Fair locks: its place in this process's part of the queue on the server.
+    server_line: ServerLine,
     wake: Option<Arc<Notify>>,
 }
 
@@ -113,7 +114,8 @@ impl Contender for Acquirer {
     }
 
     fn expect_grant(&mut self) -> bool {
-        matches!(self.line, Line::Inside(_)) && self.core.lanes.expect_grant(&self.request.keys, &self.owner)
+        matches!(self.server_line, ServerLine::Inside(_))
+            && self.core.lanes.expect_grant(&self.request.keys, &self.owner)
     }
 
     async fn attempt(&mut self) -> Result<Attempt<Arc<HeldLease>>, Fault> {
@@ -165,7 +167,7 @@ impl Acquirer {
             read_hold_end_ms: None,
             concurrent: Concurrent::new(core, request),
             count_ahead: true,
-            line: Line::Outside,
+            server_line: ServerLine::Outside,
             wake: None,
         }
     }
@@ -187,7 +189,7 @@ impl Acquirer {
         self.sending.clone_from(&sending);
         let (core, request, owner) = (&self.core, &self.request, &self.owner);
         // For an upgrade only: whether a release of this owner was under way when the request was sent.
-        let reads_ended = self.own_release_under_way();
+        let own_release_was_under_way = self.own_release_under_way();
         let sent_at = core.sent_at(&request.keys);
         let may_hold_already =
             owner.is_multi_process() || core.own_write_lease(&request.keys, owner).is_some();
@@ -202,18 +204,20 @@ impl Acquirer {
         {
             return Ok(busy(ttl_ms));
         }
+        // Request numbers: a call is built with the owner's number in the place of its own, `Core::run` exchanges the two, and the reply is read
+        // by the owner's again (`request_ids.rs`).
         let reply = AcquireReply::read(&core.read(
             &ACQUIRE,
             &request.keys.key,
             outcome,
-            owner.request_stand_in(),
+            owner.request_number_placeholder(),
         )?)?;
         self.value = reply.value;
         match (reply.count, reply.value) {
-            (UPGRADE_REFUSED, _) => self.upgrade(reads_ended).await,
+            (UPGRADE_REFUSED, _) => self.upgrade(own_release_was_under_way).await,
             (0, QUEUED_BEHIND) => Ok(Attempt::QueuedBehind { count_ahead: false }),
             (0, QUEUED_BEHIND_RECOUNT) => Ok(Attempt::QueuedBehind { count_ahead: true }),
-            // `ALREADY_OWNED` does not come here: `send_acquire_checked` takes it.
+            // `ALREADY_OWNED` does not come here: `send_acquire_acked_or_shared` takes it.
             (0, ttl_ms) => Ok(busy(ttl_ms)),
             (count @ ..0, _) => Err(Fault::Server(refusal(count))),
             _ => {
@@ -231,7 +235,7 @@ impl Acquirer {
     async fn send(&self, call: Call, context: SendContext) -> (Result<Reply, Fault>, Option<Confirm>) {
         let (core, request, owner) = (&self.core, &self.request, &self.owner);
         if request.ack.is_some() || context.may_hold_already {
-            return core.send_acquire_rare(request, owner, call, context).await;
+            return core.send_acquire_acked_or_shared(request, owner, call, context).await;
         }
         core.keeper.watch_connections();
         let sending = call.sending.clone();
@@ -285,9 +289,9 @@ impl Acquirer {
         Ok(lease)
     }
 
-    /// The answer took longer than the lease that it granted, so the hold is given back. No lease is handed to this task any more, because what
-    /// is given back is all that its owner has. A fair lock may have been handed to it by a task of this process while the request was on its
-    /// way: the server repeated that grant, and the lease that was handed over began later, so it counts if it is still valid.
+    /// The answer came after the end of the lease that it granted, so the hold is given back. The line is closed first, because giving back removes
+    /// all that the owner has. A fair lock may have been handed to this task by another one while the request was on its way: the server repeated
+    /// that grant, and the lease that was handed over began later, so it counts if it is still valid.
     async fn too_late(&mut self, sent_at: SentAt) -> Result<Attempt<Arc<HeldLease>>, Fault> {
         let (_, handed) = self.close_line();
         if let Some(handed) = handed {
@@ -309,8 +313,8 @@ impl Acquirer {
         self.request.recipe.lane_policy() == LanePolicy::QueuesAtServer && self.request.wait != Wait::No
     }
 
-    /// Ends the waiting of a task that has won. `false` if what it has won is the hold that was taken back from it.
-    pub(super) fn end_wait_as_winner(&mut self) -> bool {
+    /// Leaves the line with a grant. `false` if the grant is the hold that was taken back from this task (fair locks only).
+    pub(super) fn leave_line_with_grant(&mut self) -> bool {
         if let (_, Some(same)) = self.close_line() {
             self.core.lanes.forget(&same);
         }

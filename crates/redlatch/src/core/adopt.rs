@@ -155,7 +155,7 @@ impl Core {
         loop {
             let call =
                 left.recipe.transfer(&left.keys, own, &TransferTarget::former(&left.owner, left.lease_term));
-            let fault = match self.run_checked(call, left.owner.request_stand_in(), true).await {
+            let fault = match self.run_checked(call, left.owner.request_number_placeholder(), true).await {
                 Ok(reply) => return reply.get(1) == Some(&1),
                 Err(fault) => fault,
             };

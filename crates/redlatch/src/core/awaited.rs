@@ -25,9 +25,9 @@ const LOOK_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WaitsFor {
     /// The name can be its own as soon as the key is gone.
-    Key,
+    KeyGone,
     /// Others come first in a queue that is a key of its own: only if all keys are gone it has to ask anew.
-    Flush,
+    AllKeysGone,
 }
 
 /// The names that are waited for, by their keys.
@@ -120,7 +120,7 @@ impl AwaitedNames {
             let names = self.lock();
             names
                 .values()
-                .map(|name| (name.look_now.clone(), name.those_who_wait_for(WaitsFor::Flush)))
+                .map(|name| (name.look_now.clone(), name.those_who_wait_for(WaitsFor::AllKeysGone)))
                 .unzip()
         };
         for notify in look_now.iter().chain(behind.iter().flatten()) {
@@ -130,7 +130,7 @@ impl AwaitedNames {
 
     /// A key is gone: wakes those who wait for that.
     fn key_is_gone(&self, key: &[u8]) {
-        let waiters = self.lock().get(key).map(|name| name.those_who_wait_for(WaitsFor::Key));
+        let waiters = self.lock().get(key).map(|name| name.those_who_wait_for(WaitsFor::KeyGone));
         for notify in waiters.iter().flatten() {
             catch_panic(|| notify.notify_one());
         }
@@ -193,8 +193,8 @@ mod tests {
         let names = AwaitedNames::default();
         let (key, other): (Arc<[u8]>, Arc<[u8]>) = (Arc::from(&b"x"[..]), Arc::from(&b"y"[..]));
         let (first, behind) = <(Arc<Notify>, Arc<Notify>)>::default();
-        let look_now = names.add(&key, &first, WaitsFor::Key).expect("the first waiter begins the looks");
-        assert!(names.add(&key, &behind, WaitsFor::Flush).is_none(), "and one task is enough");
+        let look_now = names.add(&key, &first, WaitsFor::KeyGone).expect("the first waiter begins the looks");
+        assert!(names.add(&key, &behind, WaitsFor::AllKeysGone).is_none(), "and one task is enough");
         names.key_changed(&other);
         names.key_is_gone(&other);
         assert!(!was_woken(&look_now) && !was_woken(&first));
@@ -211,11 +211,11 @@ mod tests {
         let names = AwaitedNames::default();
         let key: Arc<[u8]> = Arc::from(&b"x"[..]);
         let (first, next) = <(Arc<Notify>, Arc<Notify>)>::default();
-        names.add(&key, &first, WaitsFor::Key);
-        names.add(&key, &next, WaitsFor::Flush);
-        names.add(&key, &next, WaitsFor::Key);
-        names.remove(&key, &first, WaitsFor::Key);
-        names.remove(&key, &next, WaitsFor::Flush);
+        names.add(&key, &first, WaitsFor::KeyGone);
+        names.add(&key, &next, WaitsFor::AllKeysGone);
+        names.add(&key, &next, WaitsFor::KeyGone);
+        names.remove(&key, &first, WaitsFor::KeyGone);
+        names.remove(&key, &next, WaitsFor::AllKeysGone);
         names.key_is_gone(&key);
         assert!(was_woken(&next));
     }
@@ -225,13 +225,13 @@ mod tests {
         let names = AwaitedNames::default();
         let key: Arc<[u8]> = Arc::from(&b"x"[..]);
         let (one, two) = <(Arc<Notify>, Arc<Notify>)>::default();
-        let look_now = names.add(&key, &one, WaitsFor::Key).unwrap();
-        names.add(&key, &two, WaitsFor::Key);
-        names.remove(&key, &one, WaitsFor::Key);
+        let look_now = names.add(&key, &one, WaitsFor::KeyGone).unwrap();
+        names.add(&key, &two, WaitsFor::KeyGone);
+        names.remove(&key, &one, WaitsFor::KeyGone);
         assert!(names.are_looked_for_by(&key, &look_now) && !was_woken(&look_now));
-        names.remove(&key, &two, WaitsFor::Key);
+        names.remove(&key, &two, WaitsFor::KeyGone);
         assert!(!names.are_looked_for_by(&key, &look_now) && was_woken(&look_now));
-        let next = names.add(&key, &one, WaitsFor::Key).expect("looks begin anew");
+        let next = names.add(&key, &one, WaitsFor::KeyGone).expect("looks begin anew");
         assert!(names.are_looked_for_by(&key, &next) && !names.are_looked_for_by(&key, &look_now));
     }
 }

@@ -90,11 +90,11 @@ impl Drop for Group<'_> {
     }
 }
 
-/// A release that was begun: whether it lane_waits the lane, and the block of its owner.
+/// A release that was begun: whether it tells_lane the lane, and the block of its owner.
 struct Ending {
     at: usize,
     lease: Arc<HeldLease>,
-    lane_waits: bool,
+    tells_lane: bool,
     block: OwnerBlock,
 }
 
@@ -212,7 +212,7 @@ impl Core {
             call = requests.iter().fold(call, |call, request| call.key(request.keys.token()));
         }
         let call = call
-            .request_number(owner.request_stand_in())
+            .request_number(owner.request_number_placeholder())
             .text(owner.field())
             .int(first.lease_term.lease_ms)
             .flag(first.fenced);
@@ -239,7 +239,7 @@ impl Core {
                 }
             }
         };
-        let reply = self.read(&ACQUIRE_ALL, &first.keys.key, outcome, owner.request_stand_in())?;
+        let reply = self.read(&ACQUIRE_ALL, &first.keys.key, outcome, owner.request_number_placeholder())?;
         let tokens = match reply[..] {
             [_, 0, which, ttl_ms] if (1..=requests.len() as i64).contains(&which) => {
                 let at = which as usize - 1;
@@ -294,7 +294,8 @@ impl Core {
         // The owner is granted nothing else until what becomes of this request is known and undone.
         let block: Vec<_> = requests.iter().map(|request| self.owners.block(&request.keys, &owner)).collect();
         move |outcome| {
-            match core.read(&ACQUIRE_ALL, &requests[0].keys.key, outcome, owner.request_stand_in()) {
+            match core.read(&ACQUIRE_ALL, &requests[0].keys.key, outcome, owner.request_number_placeholder())
+            {
                 Ok(reply) if reply.get(1).is_some_and(|count| *count <= 0) => {}
                 Err(Fault::NotSent(_) | Fault::Server(_)) => {}
                 // They were granted, or may have been, and nobody is there to take them.
@@ -348,8 +349,8 @@ impl Core {
                 && !lease.outcome_unknown.load(Ordering::Relaxed)
                 && !lease.owner.is_multi_process();
             match step {
-                ReleaseStep::Release { lane_waits, block } if simple && block.no_attempt_asks() => {
-                    together.push(Ending { at, lease, lane_waits, block })
+                ReleaseStep::Release { tells_lane, block } if simple && block.no_attempt_asks() => {
+                    together.push(Ending { at, lease, tells_lane, block })
                 }
                 step => {
                     let work = self.clone().finish_release(lease.clone(), step);
@@ -408,24 +409,24 @@ impl Core {
             reply => reply,
         };
         let outcomes = group.into_iter().enumerate().map(async |(nth, ending)| {
-            let Ending { at, lease, lane_waits, block } = ending;
+            let Ending { at, lease, tells_lane, block } = ending;
             let outcome = match &reply {
                 Ok(items) if items[2 * nth + 1] >= 0 => {
                     let outcome =
                         release_outcome(&lease, items[2 * nth + 1] == 1, items[2 * nth + 2], || {
                             self.now_ms()
                         });
-                    self.finish_release_in_lane(&lease, lane_waits, block, Ok(outcome))
+                    self.finish_release_in_lane(&lease, tells_lane, block, Ok(outcome))
                 }
                 Err(fault @ (Fault::NotSent(_) | Fault::Unknown(_))) => {
                     self.clone()
-                        .settle(lease.clone(), lane_waits, block, ReleaseMode::AllHolds, Err(fault.clone()))
+                        .settle(lease.clone(), tells_lane, block, ReleaseMode::AllHolds, Err(fault.clone()))
                         .await
                 }
                 // What was refused together may be allowed for each.
                 Ok(_) | Err(Fault::Server(_)) => {
                     let outcome = self.release_whole(&lease, false, &block).await;
-                    self.finish_release_in_lane(&lease, lane_waits, block, outcome)
+                    self.finish_release_in_lane(&lease, tells_lane, block, outcome)
                 }
             };
             (at, self.with_loss_reason(&lease, outcome).await)

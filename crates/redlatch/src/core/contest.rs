@@ -44,8 +44,8 @@ pub(crate) enum Attempt<T> {
     Won(T),
     /// Not yet; perhaps after this time, if that is known.
     Busy(Option<Duration>),
-    /// Not yet: others come before it in the server's queue. A message will come. `count_ahead`: waiters of
-    /// Redisson before this one may change its time there, so the next request has to count them again.
+    /// Not yet: others come before it in the server's queue. A message will come. `count_ahead`:
+    /// Redisson's waiters ahead may have changed the time of this one in the queue, so the next request counts them again.
     QueuedBehind { count_ahead: bool },
     /// It was ours for no longer than the answer took, and is being given back.
     TooLate,
@@ -295,7 +295,7 @@ impl Core {
 }
 
 impl Core {
-    /// Logs that waiters go on asking. One word stands for all of them: a client may have thousands.
+    /// Logs that waiters go on asking. One log line stands for all of them: a client may have thousands.
     fn tell_trouble(&self, now_ms: u64, error: &Error) {
         let last_ms = self.trouble_told_ms.load(Ordering::Relaxed);
         let due = last_ms == 0 || now_ms.saturating_sub(last_ms) >= TROUBLE_TOLD_EVERY_MS;
@@ -313,7 +313,7 @@ impl Core {
     }
 }
 
-/// The gate at which a contender waits to ask, and when its task was last polled, for those that wait behind it.
+/// The gate at which a contender waits to ask, and the liveness by which those behind it pass a task that is not polled.
 struct Gated {
     key: GateKey,
     liveness: Arc<TaskLiveness>,

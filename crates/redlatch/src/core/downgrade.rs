@@ -43,7 +43,8 @@ impl Core {
         let lease_term = LeaseTerm { lease_ms, ..held };
         // The owner of a write hold waits for nobody but its own read hold that is just being given back.
         let deadline = WaitDeadline::new(self, Wait::AtMost(ANSWERS * self.config.response_timeout));
-        let lost = || lost_error(&writing.keys.name, &writing.owner, &writing.missing(self.now_ms()));
+        let lost =
+            || lost_error(&writing.keys.name, &writing.owner, &writing.reason_if_missing(self.now_ms()));
         let grant = loop {
             let wait = Wait::AtMost(deadline.left(self).unwrap_or_default()).zero_as_no_wait();
             let request = Request {
@@ -147,7 +148,7 @@ impl Core {
         if writing.is_valid(self.now_ms()) {
             return Ok(());
         }
-        Err(lost_error(&writing.keys.name, &writing.owner, &writing.missing(self.now_ms())))
+        Err(lost_error(&writing.keys.name, &writing.owner, &writing.reason_if_missing(self.now_ms())))
     }
 
     /// Finds out whether a hold is there, and tells its holder if it is not. One unanswered look is no reason to give up what may be good.
@@ -199,7 +200,7 @@ impl Core {
             return Err(self.closed_error());
         }
         if !reading.is_valid(self.now_ms()) {
-            let reason = reading.missing(self.now_ms());
+            let reason = reading.reason_if_missing(self.now_ms());
             return Err(lost_error(&reading.keys.name, &reading.owner, &reason));
         }
         reading.note_predecessor(writing);

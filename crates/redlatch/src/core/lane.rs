@@ -11,7 +11,7 @@ use tokio::sync::{Notify, oneshot};
 use super::{Request, keeper_alarm::KeeperAlarm, lease::HeldLease};
 use crate::{catch_panic::catch_panic, owner::Owner, recipes::LanePolicy};
 
-/// How many of those who expect to be handed the lock are woken when a release handed over to none of them.
+/// How many waiters that rely on this process are woken when a release has handed the lock to none of them.
 const LOCAL_WAKES_MAX: usize = 4;
 
 /// What a task in line is told. It is told once.

@@ -32,8 +32,8 @@ use crate::{catch_panic::catch_panic, error::Error, keys::Keys, recipes::LanePol
 
 const BUCKETS: usize = 64;
 
-/// A hold that was seen on the server less than this ago is believed to be there: the lock is called busy without asking, and the hold is passed
-/// on. An older one may have been forced free, and must not keep its own process out for longer than others.
+/// A hold that the server showed less than this ago counts as there: `try_lock` returns busy without asking, and the hold may be passed on. An
+/// older one may have been forced free, and must not keep its own process out for longer than others.
 const SEEN_RECENTLY_MS: u64 = 100;
 
 /// How to come in.
@@ -185,7 +185,8 @@ impl Lanes {
                         {
                             return Ok(JoinStep::Busy);
                         }
-                        // A release is on its way and no task queues for it: the caller queues for it (for the response timeout) in place of asking.
+                        // A release is on its way and no task queues for it. Asking now would find the lock busy, so the caller queues, for the
+                        // response timeout at most.
                         None if matches!(lane.state, LaneState::Releases { .. })
                             && lane.extras().queue.is_empty() => {}
                         _ => return Ok(JoinStep::AskBeside),
@@ -257,8 +258,7 @@ impl Lanes {
         Ok(lost)
     }
 
-    /// A release has moved the lease on the server to a task of this process, as an answer says that may have come late. `None` if the
-    /// answer is out of date: the task has gone on with what it was granted, the lease is over, or the lock has been granted to
+    /// The server has moved the hold to a task of this process. The answer that says so may be late; `None` if it is out of date: the task has gone on with what it was granted, the lease is over, or the lock has been granted to
     /// another task since.
     pub(super) fn install_transferred(
         &self,
@@ -267,22 +267,22 @@ impl Lanes {
         now_ms: u64,
     ) -> Option<DisplacedLeases> {
         let mut bucket = self.bucket(&lease.keys);
-        let queues = lease.recipe.lane_policy() == LanePolicy::OneContends;
+        let queues_in_lane = lease.recipe.lane_policy() == LanePolicy::OneContends;
         // A fair waiter that is next also asks for itself, so it may have gone. Tasks of other kinds give back what they are handed.
-        let gone = !queues && next.tell.is_closed();
+        let gone = !queues_in_lane && next.tell.is_closed();
         let others = self.of_other_kinds(&bucket, lease, now_ms);
-        let since = |held: &Arc<HeldLease>| held.last_seen_sent_ms() >= lease.last_seen_sent_ms();
-        let granted_since = others.iter().any(since)
+        let seen_no_earlier = |held: &Arc<HeldLease>| held.last_seen_sent_ms() >= lease.last_seen_sent_ms();
+        let granted_since = others.iter().any(seen_no_earlier)
             || bucket.get(&LaneKey(lease.keys.clone())).is_some_and(|lane| {
                 let valid = |held: &&Arc<HeldLease>| held.is_valid(now_ms) && held.owner != lease.owner;
                 let mut leases = lane.leases().filter(valid);
-                leases.any(since)
+                leases.any(seen_no_earlier)
             });
         if gone || granted_since || !lease.is_valid(now_ms) {
             return None;
         }
         let lane = bucket.entry(LaneKey(lease.keys.clone())).or_default();
-        if queues {
+        if queues_in_lane {
             lane.end_release();
         }
         let mut lost = lane.add(lease, &self.keeper_alarm, now_ms);

@@ -14,7 +14,7 @@ impl Core {
     pub(crate) fn lose(self: &Arc<Self>, lease: &Arc<HeldLease>, reason: LossReason) {
         if lease.lose(reason.clone()) {
             self.hold_ended(lease, HoldEnd::Lost(&reason));
-            self.note_write_hold_may_last(lease, self.now_ms());
+            self.note_own_write_hold_may_last(lease, self.now_ms());
             self.lanes.forget(lease);
             if reason == LossReason::Expired && self.outlives_its_time(lease) {
                 self.remove_remains(lease);
@@ -80,8 +80,13 @@ impl Core {
                     core.until_no_attempt_asks(&block).await;
                     let publish = core.store.publish_command();
                     let call = held.recipe.release_one(&held.keys, &held.owner, publish, 0, 0);
-                    let counted =
-                        core.count_down(call, Some(incarnation), held.owner.request_stand_in(), true, &block);
+                    let counted = core.run_where_counted(
+                        call,
+                        Some(incarnation),
+                        held.owner.request_number_placeholder(),
+                        true,
+                        &block,
+                    );
                     let Ok(Some(_)) = counted.await else { return };
                 }
             });

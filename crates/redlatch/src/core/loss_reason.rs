@@ -80,7 +80,7 @@ impl Core {
         let found = found.ok().and_then(Result::ok).and_then(Result::ok);
         let mut reasons = found.unwrap_or_default().into_iter();
         for lease in &held {
-            let reason = reasons.next().flatten().unwrap_or_else(|| lease.missing(self.now_ms()));
+            let reason = reasons.next().flatten().unwrap_or_else(|| lease.reason_if_missing(self.now_ms()));
             // It may have been passed on while its end was looked for.
             if let Some(held) = self.lanes.present(lease) {
                 // It was told before it was logged.

@@ -53,7 +53,7 @@ impl Core {
                 &recipient,
             )
         };
-        match self.run_taking_away(call, lease.owner.request_stand_in(), false, block).await {
+        match self.run_taking_away(call, lease.owner.request_number_placeholder(), false, block).await {
             Ok(reply) if reply.len() == 3 && reply[1] == 2 => {
                 let token = (next.request.fenced && reply[2] > 0).then_some(reply[2] as u64);
                 let held = Arc::new(HeldLease::new(
@@ -159,7 +159,7 @@ impl Core {
                 self.undo_late_arrivals(&lease);
                 self.lanes.requeue(&lease.keys, next);
                 self.lanes.release_finished(&lease.keys, false);
-                Ok(Unlocked::AlreadyLost(lease.missing(self.now_ms())))
+                Ok(Unlocked::AlreadyLost(lease.reason_if_missing(self.now_ms())))
             }
             Err(fault) => {
                 if fault.is_unknown() {

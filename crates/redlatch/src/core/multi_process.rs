@@ -28,7 +28,9 @@ impl Core {
             return self.run_maybe_acked(&request, acquire).await;
         }
         let answer = |count, value| {
-            Reply::Array([owner.request_stand_in(), count, value].map(Reply::Int).into_iter().collect())
+            Reply::Array(
+                [owner.request_number_placeholder(), count, value].map(Reply::Int).into_iter().collect(),
+            )
         };
         for _ in 0..ENTER_ROUNDS_MAX {
             let (asked, confirm) = self.send_one(&request, &owner, acquire.clone()).await?;
@@ -67,7 +69,7 @@ impl Core {
     ) -> Result<(AcquireReply, Option<Confirm>), Fault> {
         let script = call.script;
         let (reply, confirm) = self.run_maybe_acked(request, call).await?;
-        let reply = self.read(script, &request.keys.key, Ok(reply), owner.request_stand_in())?;
+        let reply = self.read(script, &request.keys.key, Ok(reply), owner.request_number_placeholder())?;
         Ok((AcquireReply::read(&reply)?, confirm))
     }
 }

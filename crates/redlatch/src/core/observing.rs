@@ -127,7 +127,7 @@ impl Core {
     }
 
     /// This process has a hold from now on.
-    pub(super) fn hold_began(&self, lease: &HeldLease) {
+    pub(super) fn observe_hold_began(&self, lease: &HeldLease) {
         if self.is_observed() && lease.begin_telling_of() {
             self.observe(|| Event::HoldBegan { subject: lease.keys.subject() });
             lease.note_told_of(self.now_ms());

@@ -67,7 +67,7 @@ impl Core {
             }
             let sent_at = self.sent_at(&lease.keys);
             let call = lease.recipe.enter(&lease.keys, owner, lease_term.lease_ms);
-            let fault = match self.run_checked(call, owner.request_stand_in(), false).await {
+            let fault = match self.run_checked(call, owner.request_number_placeholder(), false).await {
                 Ok(reply) if reply.get(1).is_some_and(|count| *count > 0) => {
                     lease.lasts(lease_term);
                     if !self.keeps(&lease, sent_at, lease_term.lease_ms) || !lease.enter(lease_term.renewed) {
@@ -126,7 +126,11 @@ impl Core {
         }
         let (owner, publish) = (&lease.owner, self.store.publish_command());
         let call = lease.recipe.release_one(&lease.keys, owner, publish, 0, lease.min_ttl_ms());
-        if self.count_down(call, Some(incarnation), owner.request_stand_in(), false, block).await.is_err() {
+        if self
+            .run_where_counted(call, Some(incarnation), owner.request_number_placeholder(), false, block)
+            .await
+            .is_err()
+        {
             // It may be counted still when the last of the others is counted down.
             lease.mark_count_in_doubt();
         }

@@ -74,7 +74,7 @@ pub(super) enum ReleaseStep {
     OneHold { block: OwnerBlock },
     Transfer { next: Box<NextTask>, block: OwnerBlock },
     ReleaseAndGrant { next: Box<NextTask>, block: OwnerBlock },
-    Release { lane_waits: bool, block: OwnerBlock },
+    Release { tells_lane: bool, block: OwnerBlock },
 }
 
 impl Core {
@@ -82,25 +82,25 @@ impl Core {
     pub(crate) async fn unlock(
         self: &Arc<Self>,
         lease: &Arc<HeldLease>,
-        held: LeaseTerm,
+        lease_term: LeaseTerm,
         caller: Caller,
     ) -> Result<Unlocked, Error> {
         if lease.is_held() && lease.was_seen_gone() && self.now_ms() < lease.deadline_ms() {
             // Boxed, as it is rare, and the future of a release stays small.
             Box::pin(self.wait_until_end_known(lease)).await;
         }
-        let outcome = match self.release_locally(lease, held) {
+        let outcome = match self.release_locally(lease, lease_term) {
             ReleaseStep::Passed => Ok(Unlocked::Released),
             ReleaseStep::Lost(reason) => Ok(Unlocked::AlreadyLost(reason)),
             // The plain case: no other guard and no attempt waits for this release, so the caller's own task sends it, which saves the way over the
             // keeper. Tasks in line may wait for it; if this task is polled no more, the keeper lets them go on.
-            ReleaseStep::Release { lane_waits, block }
+            ReleaseStep::Release { tells_lane, block }
                 if (caller == Caller::PollsToTheEnd || !block.delays_attempts())
                     && !lease.was_reentered()
                     && !lease.outcome_unknown.load(Ordering::Relaxed)
                     && block.no_attempt_asks() =>
             {
-                self.release_now(lease, lane_waits, block).await
+                self.release_now(lease, tells_lane, block).await
             }
             // The next task waits for it, or other guards of the lease do, or attempts of the owner. So it is the keeper's, and does not depend
             // on whether this task is polled.
@@ -113,7 +113,7 @@ impl Core {
         self.with_loss_reason(lease, outcome).await
     }
 
-    /// What the task is told that gives a hold back. Where the release was the first to find no hold, how that ended is looked up now.
+    /// Completes the answer for the task that unlocks: if its release was the first to find the hold gone, looks up why it is gone.
     pub(super) async fn with_loss_reason(
         &self,
         lease: &Arc<HeldLease>,
@@ -133,7 +133,7 @@ impl Core {
     async fn release_now(
         self: &Arc<Self>,
         lease: &Arc<HeldLease>,
-        lane_waits: bool,
+        tells_lane: bool,
         block: OwnerBlock,
     ) -> Result<Unlocked, Error> {
         self.keeper.watch_connections();
@@ -143,7 +143,7 @@ impl Core {
             let block = block.take()?;
             let (core, held) = (self.clone(), lease.clone());
             let then = Box::new(move |outcome| {
-                let settling = core.clone().settle_abandoned(held, lane_waits, block, mode, outcome);
+                let settling = core.clone().settle_abandoned(held, tells_lane, block, mode, outcome);
                 core.keeper.spawn(async move {
                     // The task that wanted to know is gone.
                     let _ = settling.await;
@@ -156,9 +156,9 @@ impl Core {
             return Err(Error::new(ErrorKind::Protocol, "a release was answered after it had been given up"));
         };
         match self.read_release(lease, &block, mode, outcome) {
-            Ok(outcome) => self.finish_release_in_lane(lease, lane_waits, block, Ok(outcome)),
+            Ok(outcome) => self.finish_release_in_lane(lease, tells_lane, block, Ok(outcome)),
             Err(fault) => {
-                let work = Box::pin(self.clone().settle(lease.clone(), lane_waits, block, mode, Err(fault)));
+                let work = Box::pin(self.clone().settle(lease.clone(), tells_lane, block, mode, Err(fault)));
                 Flight::new(self, work, || None).await
             }
         }
@@ -168,12 +168,12 @@ impl Core {
     pub(super) fn finish_release_in_lane(
         &self,
         lease: &Arc<HeldLease>,
-        lane_waits: bool,
+        tells_lane: bool,
         block: OwnerBlock,
         outcome: Result<(Unlocked, i64), Error>,
     ) -> Result<Unlocked, Error> {
         drop(block);
-        if lane_waits {
+        if tells_lane {
             self.lanes.release_finished(&lease.keys, self.others_heard(lease, &outcome));
         }
         outcome.map(|(unlocked, _)| unlocked)
@@ -196,7 +196,11 @@ impl Core {
     }
 
     /// The part that happens at once: renewal ends, or the next task has the lease.
-    pub(super) fn release_locally(self: &Arc<Self>, lease: &Arc<HeldLease>, held: LeaseTerm) -> ReleaseStep {
+    pub(super) fn release_locally(
+        self: &Arc<Self>,
+        lease: &Arc<HeldLease>,
+        lease_term: LeaseTerm,
+    ) -> ReleaseStep {
         if let Some(reason) = lease.loss() {
             return ReleaseStep::Lost(reason.clone());
         }
@@ -206,16 +210,16 @@ impl Core {
             if now_ms >= lease.deadline_ms() {
                 self.lose(lease, LossReason::Expired);
             }
-            return ReleaseStep::Lost(lease.missing(now_ms));
+            return ReleaseStep::Lost(lease.reason_if_missing(now_ms));
         }
         // Blocked before the lease leaves its lane, so that an attempt of this owner finds the lease or the block.
         let block = || self.owners.block(&lease.keys, &lease.owner);
         let reusable_block = lease.owner.is_reusable().then(block);
-        let holds_before = lease.leave(held);
+        let holds_before = lease.leave(lease_term);
         if holds_before > 1 {
             return ReleaseStep::OneHold { block: reusable_block.unwrap_or_else(block) };
         }
-        self.note_write_hold_may_last(lease, now_ms);
+        self.note_own_write_hold_may_last(lease, now_ms);
         if let Some(block) = reusable_block.as_ref().filter(|_| lease.is_count_in_doubt()) {
             // An unanswered count-down may arrive during the owner's next hold, and other processes may know the owner by then.
             block.unanswered();
@@ -231,12 +235,12 @@ impl Core {
                 LaneStep::ReleaseAndGrant(next) => {
                     self.lanes.release_and_grant_finished(&lease.keys, Some(next.entry))
                 }
-                LaneStep::Release { lane_waits: true } => self.lanes.release_finished(&lease.keys, false),
+                LaneStep::Release { tells_lane: true } => self.lanes.release_finished(&lease.keys, false),
                 // The next task already has what turned out to be lost: look at it.
                 LaneStep::Passed => self.keeper.recheck(),
-                LaneStep::Release { lane_waits: false } => {}
+                LaneStep::Release { tells_lane: false } => {}
             }
-            return ReleaseStep::Lost(lease.missing(now_ms));
+            return ReleaseStep::Lost(lease.reason_if_missing(now_ms));
         }
         self.hold_ended(lease, HoldEnd::GivenBack);
         match step {
@@ -253,8 +257,8 @@ impl Core {
             LaneStep::ReleaseAndGrant(next) => {
                 ReleaseStep::ReleaseAndGrant { next, block: reusable_block.unwrap_or_else(block) }
             }
-            LaneStep::Release { lane_waits } => {
-                ReleaseStep::Release { lane_waits, block: reusable_block.unwrap_or_else(block) }
+            LaneStep::Release { tells_lane } => {
+                ReleaseStep::Release { tells_lane, block: reusable_block.unwrap_or_else(block) }
             }
         }
     }
@@ -282,9 +286,9 @@ impl Core {
                 let outcome = self.release_and_grant(&lease, next, &block).await;
                 self.finish_release_in_lane(&lease, false, block, outcome)
             }
-            ReleaseStep::Release { lane_waits, block } => {
+            ReleaseStep::Release { tells_lane, block } => {
                 let outcome = self.release_whole(&lease, false, &block).await;
-                self.finish_release_in_lane(&lease, lane_waits, block, outcome)
+                self.finish_release_in_lane(&lease, tells_lane, block, outcome)
             }
         }
     }
@@ -302,7 +306,7 @@ impl Core {
             drop(reentries.next.lock().await);
             drop(reentries.counting.lock().await);
         }
-        let outcome = match self.release_once(lease, as_keeper, block).await {
+        let outcome = match self.try_release(lease, as_keeper, block).await {
             Ok(outcome) => Ok(outcome),
             Err(fault) => self.release_again(lease, block, fault).await,
         };
@@ -337,14 +341,14 @@ impl Core {
         (call, mode)
     }
 
-    async fn release_once(
+    async fn try_release(
         self: &Arc<Self>,
         lease: &HeldLease,
         as_keeper: bool,
         block: &OwnerBlock,
     ) -> Result<(Unlocked, i64), Fault> {
         self.until_no_attempt_asks(block).await;
-        let (number, (call, mode)) = (lease.owner.request_stand_in(), self.release_call(lease));
+        let (number, (call, mode)) = (lease.owner.request_number_placeholder(), self.release_call(lease));
         if mode == ReleaseMode::OneHold && lease.is_end_in_doubt() {
             return Err(Fault::Unknown(Error::new(
                 ErrorKind::Timeout,
@@ -353,14 +357,14 @@ impl Core {
         }
         if mode == ReleaseMode::OneHold && lease.is_over(self.now_ms()) {
             // The server does not count it any more, and would count down another hold of the owner.
-            return Ok((Unlocked::AlreadyLost(lease.missing(self.now_ms())), 0));
+            return Ok((Unlocked::AlreadyLost(lease.reason_if_missing(self.now_ms())), 0));
         }
-        let is_entry = mode == ReleaseMode::OneHold && lease.entered_others_hold();
+        let is_entry = mode == ReleaseMode::OneHold && lease.entered_hold_of_another_process();
         if is_entry && !lease.is_counted_in(self.store.incarnation(&lease.keys.key)) {
             return Ok((Unlocked::StillHeld(1), 0));
         }
-        let incarnation = lease.counted_in().filter(|_| is_entry);
-        let reply = match self.count_down(call, incarnation, number, as_keeper, block).await {
+        let incarnation = lease.counted_in_incarnation().filter(|_| is_entry);
+        let reply = match self.run_where_counted(call, incarnation, number, as_keeper, block).await {
             Ok(None) => return Ok((Unlocked::StillHeld(1), 0)),
             Ok(Some(items)) => self.read_release_reply(lease, mode, &items),
             Err(fault) => Err(fault),
@@ -385,7 +389,7 @@ impl Core {
         outcome: Result<Reply, Fault>,
     ) -> Result<(Unlocked, i64), Fault> {
         let script = if mode == ReleaseMode::OneHold { &scripts::RELEASE_ONE } else { &scripts::RELEASE };
-        let reply = self.read(script, &lease.keys.key, outcome, lease.owner.request_stand_in());
+        let reply = self.read(script, &lease.keys.key, outcome, lease.owner.request_number_placeholder());
         block.ended(&reply);
         self.read_release_reply(lease, mode, &reply?)
     }
@@ -421,16 +425,15 @@ impl Core {
         Ok(release_outcome(lease, gone, heard, || self.now_ms()))
     }
 
-    /// A hold ends here. What the server was told for a read hold outlives it where its owner has a write hold, which is in the same hash.
-    pub(super) fn note_write_hold_may_last(&self, lease: &HeldLease, now_ms: u64) {
+    /// For read-write locks: a read hold beside its owner's write hold is in the same hash, so its TTL may keep the write hold for longer. Notes that.
+    pub(super) fn note_own_write_hold_may_last(&self, lease: &HeldLease, now_ms: u64) {
         if let Some(writing) = self.own_write_lease(&lease.keys, &lease.owner) {
             writing.note_pending_extension(lease.kept_until_ms(now_ms));
         }
     }
 
-    /// When what the server has of an owner is over there without a release: its own time has passed, and that of the owner's read holds
-    /// that are beside it, which are kept in the same hash and renew it.
-    pub(super) fn over_ms(&self, keys: &Keys, owner: &Owner, own_ms: u64) -> u64 {
+    /// When an owner's hold ends on the server without a release: at `own_ms`, or with the last of its read holds, which are in the same hash.
+    pub(super) fn ends_at_ms(&self, keys: &Keys, owner: &Owner, own_ms: u64) -> u64 {
         let Some(readers) = &keys.readers else { return own_ms };
         let now_ms = self.now_ms();
         let beside = self.lanes.find(readers);
@@ -465,5 +468,9 @@ pub(super) fn release_outcome(
     if heard < 0 {
         tracing::warn!(lock = %lease.keys.name, "the account may not publish, so waiters find the free lock only at their next look");
     }
-    if gone { (Unlocked::Released, heard) } else { (Unlocked::AlreadyLost(lease.missing(now_ms())), 0) }
+    if gone {
+        (Unlocked::Released, heard)
+    } else {
+        (Unlocked::AlreadyLost(lease.reason_if_missing(now_ms())), 0)
+    }
 }

@@ -78,13 +78,15 @@ impl Core {
         let is_gone = lease.loss().is_some_and(|reason| !is_shared || *reason != LossReason::Shutdown);
         if is_gone || (is_shared && lease.is_over(self.now_ms())) {
             // The server does not count it any more, and would count down another hold of the owner.
-            return Ok(Unlocked::AlreadyLost(lease.missing(self.now_ms())));
+            return Ok(Unlocked::AlreadyLost(lease.reason_if_missing(self.now_ms())));
         }
         let known = if is_shared { 0 } else { lease.holds().on_server() };
         let publish = self.store.publish_command();
         let call = lease.recipe.release_one(&lease.keys, owner, publish, known, lease.min_ttl_ms());
-        let incarnation = lease.counted_in().filter(|_| is_shared);
-        let Some(reply) = self.count_down(call, incarnation, owner.request_stand_in(), false, block).await?
+        let incarnation = lease.counted_in_incarnation().filter(|_| is_shared);
+        let Some(reply) = self
+            .run_where_counted(call, incarnation, owner.request_number_placeholder(), false, block)
+            .await?
         else {
             return Ok(self.left_here(lease));
         };
@@ -95,14 +97,14 @@ impl Core {
             _ if !lease.is_held() && lease.loss().is_none() => Unlocked::Released,
             _ => {
                 self.gone(lease).await;
-                Unlocked::AlreadyLost(lease.missing(self.now_ms()))
+                Unlocked::AlreadyLost(lease.reason_if_missing(self.now_ms()))
             }
         })
     }
 
-    /// Runs what only the server may run that counted; without a incarnation any server may. `None`: another server would have run it, so it
+    /// Runs what only the server may run that counted; without an incarnation any server may. `None`: another server would have run it, so it
     /// was not sent. Waiting does not help, because the next server to answer has not counted either. What was to go is left to its lease.
-    pub(super) async fn count_down(
+    pub(super) async fn run_where_counted(
         self: &Arc<Self>,
         mut call: Call,
         incarnation: Option<u64>,
@@ -124,7 +126,7 @@ impl Core {
         }
         match lease.loss() {
             None if !lease.is_held() => Unlocked::Released,
-            _ => Unlocked::AlreadyLost(lease.missing(self.now_ms())),
+            _ => Unlocked::AlreadyLost(lease.reason_if_missing(self.now_ms())),
         }
     }
 }

@@ -230,7 +230,7 @@ impl Core {
         let call = |meant| lease.recipe.shorten(keys, owner, time_ms, meant);
         let Some(ends_ms) = ends_ms else {
             return Ok(self
-                .run_checked(call(ExpiryCheck::Any), owner.request_stand_in(), false)
+                .run_checked(call(ExpiryCheck::Any), owner.request_number_placeholder(), false)
                 .await?
                 .get(1)
                 == Some(&1));
@@ -243,7 +243,7 @@ impl Core {
                 let asked = self
                     .run_checked(
                         call(ExpiryCheck::WhichEnd).in_incarnation(incarnation),
-                        owner.request_stand_in(),
+                        owner.request_number_placeholder(),
                         false,
                     )
                     .await?;
@@ -256,7 +256,7 @@ impl Core {
                     break;
                 }
                 let call = call(ExpiryCheck::EndsAt(end_ms)).in_incarnation(incarnation);
-                match self.run_checked(call, owner.request_stand_in(), false).await?.get(1) {
+                match self.run_checked(call, owner.request_number_placeholder(), false).await?.get(1) {
                     Some(&1) => return Ok(true),
                     Some(&2) => {}
                     _ => return Ok(false),

@@ -249,7 +249,7 @@ impl Core {
     async fn remove_place(self: &Arc<Self>, request: &Request, owner: &Owner) -> LateLook {
         let (publish, lease_ms) = (self.store.publish_command(), request.lease_term.lease_ms);
         let call = request.recipe.release_one(&request.keys, owner, publish, HOLDS_STAY, lease_ms);
-        match self.run_checked(call, owner.request_stand_in(), true).await {
+        match self.run_checked(call, owner.request_number_placeholder(), true).await {
             Ok(_) => LateLook::Answered,
             Err(fault) => {
                 tracing::debug!(lock = %request.keys.name, error = %fault.into_error(), "a late place was not looked for");
@@ -275,7 +275,7 @@ impl Core {
         loop {
             // Of the others what is there after its own time may be another process's.
             if what == What::Everything {
-                over_ms = self.over_ms(&request.keys, owner, over_ms);
+                over_ms = self.ends_at_ms(&request.keys, owner, over_ms);
             }
             // What is counted now is another process's, or comes to be when what was not answered arrives.
             let is_over = || self.now_ms() >= over_ms || block.is_in_doubt();
@@ -298,20 +298,21 @@ impl Core {
             };
             let counts = what != What::Everything;
             let server_changes = self.store.server_changes();
-            let fault = match self.run_taking_away_now(call, owner.request_stand_in(), true, block).await {
-                Ok(reply) => match reply[..] {
-                    [_, -1, _] if !counts && owner.is_multi_process() => return Undone::Shared,
-                    [_, -1, _] if !counts && self.now_ms() >= over_ms => return Undone::Unknown,
-                    // They are all this process's.
-                    [_, -1, counted] if !counts => {
-                        count = u32::try_from(counted).unwrap_or(u32::MAX);
-                        continue;
-                    }
-                    [_, found, ..] if found > 0 => return Undone::Found,
-                    _ => return Undone::Nothing,
-                },
-                Err(fault) => fault,
-            };
+            let fault =
+                match self.run_taking_away_now(call, owner.request_number_placeholder(), true, block).await {
+                    Ok(reply) => match reply[..] {
+                        [_, -1, _] if !counts && owner.is_multi_process() => return Undone::Shared,
+                        [_, -1, _] if !counts && self.now_ms() >= over_ms => return Undone::Unknown,
+                        // They are all this process's.
+                        [_, -1, counted] if !counts => {
+                            count = u32::try_from(counted).unwrap_or(u32::MAX);
+                            continue;
+                        }
+                        [_, found, ..] if found > 0 => return Undone::Found,
+                        _ => return Undone::Nothing,
+                    },
+                    Err(fault) => fault,
+                };
             *unanswered |= fault.may_arrive();
             // Counting down twice would take away what another process holds under this owner.
             let one_hold = matches!(what, What::OneHold { .. });

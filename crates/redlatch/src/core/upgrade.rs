@@ -62,7 +62,7 @@ impl Core {
     ) -> Result<(i64, Duration), Fault> {
         let asked = READ.shorten(readers, owner, 0, ExpiryCheck::WhichEnd);
         let end_ms = self
-            .run_checked(asked, owner.request_stand_in(), false)
+            .run_checked(asked, owner.request_number_placeholder(), false)
             .await?
             .get(1)
             .copied()

@@ -1,4 +1,4 @@
-//! Waiting: a place in line, the deadline, and what wakes a waiter (decision D9).
+//! Waiting: the deadline of a caller, and what wakes a waiter (decision D9).
 //!
 //! Every message is only a hint to look again; every sleep is bounded by the lock's TTL and by the poll interval.
 
@@ -112,7 +112,7 @@ impl WaitDeadline {
 pub(super) struct ServerWait {
     /// The key without which there is nothing to wait for.
     vanishing_key: Option<Arc<[u8]>>,
-    /// That it waits for the key, once it has waited for longer than a moment.
+    /// Its registration with the keeper, made after 200 ms of waiting (`awaited.rs`).
     awaiting: Option<Awaiting>,
     /// Made when it is asked for: most acquires find the lock free.
     notify: Option<Arc<Notify>>,
@@ -172,7 +172,7 @@ impl ServerWait {
         // One millisecond after the TTL, when the server has certainly let go.
         let until_expiry = hint.map_or(Duration::MAX, |hint| hint + Duration::from_millis(1));
         let poll = self.poll_interval(core);
-        self.pause_for_change(core, until_expiry.min(jittered(poll)), WaitsFor::Key, deadline).await
+        self.pause_for_change(core, until_expiry.min(jittered(poll)), WaitsFor::KeyGone, deadline).await
     }
 
     /// Sleeps behind others in the server's queue. The server tells the first of them, so looking is only for trouble.
@@ -183,7 +183,7 @@ impl ServerWait {
     ) -> Result<(), Error> {
         // No longer than its place counts.
         let poll = self.poll_interval(core).clamp(QUEUE_POLL_INTERVAL_MAX, QUEUED_SLEEP_MAX);
-        self.pause_for_change(core, jittered(poll), WaitsFor::Flush, deadline).await
+        self.pause_for_change(core, jittered(poll), WaitsFor::AllKeysGone, deadline).await
     }
 
     /// Sleeps until a message, a subscription that came late, the end of the key, or time. After 200 ms the keeper has the server report changes of the
@@ -333,7 +333,7 @@ impl ServerWait {
 }
 
 impl Core {
-    /// What another request of an owner is given to come to its end, by a call that does not wait.
+    /// The deadline of a call that does not wait, while another request of the name or of the owner is under way.
     pub(super) fn response_deadline(self: &Arc<Self>) -> WaitDeadline {
         WaitDeadline::new(self, Wait::AtMost(self.config.response_timeout))
     }

@@ -20,7 +20,7 @@ impl FairRecipe {
     fn call(script: &'static Script, keys: &Keys, owner: &Owner, fenced: bool) -> Call {
         let call = Call::new(script).key(&keys.key).key(&keys.queue).key(&keys.timeouts);
         let call = if fenced { call.key(keys.token()) } else { call };
-        call.request_number(owner.request_stand_in()).text(owner.field())
+        call.request_number(owner.request_number_placeholder()).text(owner.field())
     }
 }
 

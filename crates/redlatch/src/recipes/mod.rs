@@ -226,7 +226,7 @@ pub(crate) enum ExpiryCheck {
 
 impl ExpiryCheck {
     fn append_to(self, call: Call, owner: &Owner, time_ms: i64) -> Call {
-        let call = call.request_number(owner.request_stand_in()).text(owner.field()).int(time_ms);
+        let call = call.request_number(owner.request_number_placeholder()).text(owner.field()).int(time_ms);
         match self {
             ExpiryCheck::Any => call,
             ExpiryCheck::WhichEnd => call.int(0),

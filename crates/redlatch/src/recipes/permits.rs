@@ -42,7 +42,7 @@ fn call(script: &'static Script, keys: &Keys, owner: &Owner) -> Call {
     Call::new(script)
         .key(&keys.key)
         .key(&keys.timeouts)
-        .request_number(owner.request_stand_in())
+        .request_number(owner.request_number_placeholder())
         .bytes(&members(owner.field()))
 }
 

@@ -16,7 +16,7 @@ impl Recipe for PlainRecipe {
         // The token's key is named only by those who draw one, so that accounts without rights to it can lock.
         let call = if args.fenced { call.key(keys.token()) } else { call };
         let call = call
-            .request_number(owner.request_stand_in())
+            .request_number(owner.request_number_placeholder())
             .text(owner.field())
             .int(args.lease_ms)
             .flag(args.fenced);
@@ -26,7 +26,7 @@ impl Recipe for PlainRecipe {
     fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
         Call::new(&scripts::ENTER)
             .key(&keys.key)
-            .request_number(owner.request_stand_in())
+            .request_number(owner.request_number_placeholder())
             .text(owner.field())
             .int(lease_ms)
     }
@@ -34,7 +34,7 @@ impl Recipe for PlainRecipe {
     fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: ExpectedHolds) -> Call {
         let call = Call::new(&scripts::RELEASE)
             .key(&keys.key)
-            .request_number(owner.request_stand_in())
+            .request_number(owner.request_number_placeholder())
             .text(owner.field());
         expected.append_to(call.bytes(keys.channel()).constant(publish))
     }
@@ -49,7 +49,7 @@ impl Recipe for PlainRecipe {
     ) -> Call {
         Call::new(&scripts::RELEASE_ONE)
             .key(&keys.key)
-            .request_number(owner.request_stand_in())
+            .request_number(owner.request_number_placeholder())
             .text(owner.field())
             .bytes(keys.channel())
             .constant(publish)
@@ -61,7 +61,7 @@ impl Recipe for PlainRecipe {
         let call = Call::new(&scripts::TRANSFER).key(&keys.key);
         let call = if recipient.fenced { call.key(keys.token()) } else { call };
         recipient.append_to(
-            call.request_number(recipient.owner.request_stand_in())
+            call.request_number(recipient.owner.request_number_placeholder())
                 .text(from.field())
                 .text(recipient.owner.field())
                 .int(recipient.lease_ms),

@@ -33,7 +33,7 @@ fn acquire(script: &'static Script, keys: &Keys, owner: &Owner, args: &AcquireAr
     // The token's key is named only by those who draw one, so that accounts without rights to it can lock.
     let call = if args.fenced { call.key(keys.token()) } else { call };
     let call = call
-        .request_number(owner.request_stand_in())
+        .request_number(owner.request_number_placeholder())
         .text(owner.field())
         .int(args.lease_ms)
         .flag(args.fenced);
@@ -41,7 +41,7 @@ fn acquire(script: &'static Script, keys: &Keys, owner: &Owner, args: &AcquireAr
 }
 
 fn release(script: &'static Script, keys: &Keys, owner: &Owner, publish: &'static str) -> Call {
-    let call = call(script, keys).request_number(owner.request_stand_in()).text(owner.field());
+    let call = call(script, keys).request_number(owner.request_number_placeholder()).text(owner.field());
     call.bytes(keys.channel()).constant(publish)
 }
 
@@ -70,8 +70,9 @@ impl Recipe for ReadRecipe {
     }
 
     fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
-        let call =
-            call(&scripts::READ_ENTER, keys).request_number(owner.request_stand_in()).text(owner.field());
+        let call = call(&scripts::READ_ENTER, keys)
+            .request_number(owner.request_number_placeholder())
+            .text(owner.field());
         call.int(lease_ms)
     }
 
@@ -95,7 +96,7 @@ impl Recipe for ReadRecipe {
         let call = call(&scripts::READ_TRANSFER, keys);
         let call = if recipient.fenced { call.key(keys.token()) } else { call };
         let call = call
-            .request_number(recipient.owner.request_stand_in())
+            .request_number(recipient.owner.request_number_placeholder())
             .text(recipient.owner.field())
             .int(recipient.lease_ms);
         recipient.append_to(call.text(from.field()))
@@ -135,7 +136,7 @@ impl Recipe for WriteRecipe {
     fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
         let call = Call::new(&scripts::WRITE_ENTER)
             .key(&keys.key)
-            .request_number(owner.request_stand_in())
+            .request_number(owner.request_number_placeholder())
             .text(owner.field());
         call.int(lease_ms)
     }
@@ -159,7 +160,7 @@ impl Recipe for WriteRecipe {
         let call = call(&scripts::WRITE_TRANSFER, keys);
         let call = if recipient.fenced { call.key(keys.token()) } else { call };
         recipient.append_to(
-            call.request_number(recipient.owner.request_stand_in())
+            call.request_number(recipient.owner.request_number_placeholder())
                 .text(from.field())
                 .text(recipient.owner.field())
                 .int(recipient.lease_ms),

@@ -20,7 +20,7 @@ const ABANDONED_TIME: Duration = Duration::from_millis(250);
 
 impl Core {
     /// Sends a request whose grant replicas are to confirm, or whose owner may hold already. With the answer comes a way to ask the replicas.
-    pub(super) async fn send_acquire_rare(
+    pub(super) async fn send_acquire_acked_or_shared(
         self: &Arc<Self>,
         request: &Arc<Request>,
         owner: &Owner,
@@ -100,7 +100,7 @@ impl Core {
         outcome: Raw,
         context: SendContext,
     ) {
-        let reply = self.read(&ACQUIRE, &request.keys.key, outcome, owner.request_stand_in());
+        let reply = self.read(&ACQUIRE, &request.keys.key, outcome, owner.request_number_placeholder());
         let fate = match reply.and_then(|items| AcquireReply::read(&items)) {
             // Nothing was granted, but a place in the queue may have been taken.
             Ok(reply) if reply.count <= 0 && context.queues_at_server => RequestFate::AnsweredWithoutGrant,

@@ -22,8 +22,11 @@ impl Acquirer {
     }
 
     /// The server has refused the write lock because it counts a read hold of the same owner: for good, unless that hold is over or ends.
-    pub(super) async fn upgrade(&mut self, reads_ended: bool) -> Result<Attempt<Arc<HeldLease>>, Fault> {
-        let reading = if reads_ended || self.own_release_under_way() {
+    pub(super) async fn upgrade(
+        &mut self,
+        own_release_was_under_way: bool,
+    ) -> Result<Attempt<Arc<HeldLease>>, Fault> {
+        let reading = if own_release_was_under_way || self.own_release_under_way() {
             OwnReadHold::Ends(Some(Duration::ZERO))
         } else {
             self.core.reading(&self.request, &self.owner, &mut self.read_hold_end_ms).await

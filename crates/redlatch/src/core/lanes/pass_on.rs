@@ -21,15 +21,15 @@ pub(crate) enum LaneStep {
     Transfer(Box<NextTask>),
     /// Kinds that queue on the server: release by a script that also grants to this task, if it is the first in that queue (`Core::release_and_grant`).
     ReleaseAndGrant(Box<NextTask>),
-    /// Release it on the server. `lane_waits`: the lane waits for this release, and lets the next task contend when it is done
+    /// Release it on the server. `tells_lane`: the lane waits for this release, and lets the next task contend when it is done
     /// (`release_finished`).
-    Release { lane_waits: bool },
+    Release { tells_lane: bool },
 }
 
 /// The task that is to have a lock next by way of the server.
 pub(crate) struct NextTask {
     pub(crate) entry: WaiterEntry,
-    /// While it lives, the next task's owner is granted nothing else. So if the task gives up, no later attempt of that owner meets this transfer.
+    /// Blocks other attempts of the next task's owner, so that none of them meets this transfer after the task has given up.
     pub(crate) block: Option<OwnerBlock>,
 }
 
@@ -55,7 +55,7 @@ enum Next {
 
 impl Lanes {
     /// The last guard of a lease gives it back. The lease is passed on only if the server was seen to have it since the last interruption. After a failover
-    /// the new server may lack the hold, and the look that is under way would tell only this guard.
+    /// the hold may be missing. The look that is under way tells the old guard alone, so the next one must not get the lease unseen.
     pub(crate) fn pass_on(
         &self,
         lease: &Arc<HeldLease>,
@@ -98,7 +98,7 @@ impl Lanes {
         let (mut wakes, mut drop_without_mutex) = (Wakes::default(), Vec::new());
         let outcome = self.change(&lease.keys, |lane| {
             if !lane.remove(lease) {
-                return Next::Step(LaneStep::Release { lane_waits: false });
+                return Next::Step(LaneStep::Release { tells_lane: false });
             }
             if lease.recipe.lane_policy() != LanePolicy::OneContends {
                 if !lease.owner.is_multi_process()
@@ -108,16 +108,16 @@ impl Lanes {
                     return Next::Step(LaneStep::ReleaseAndGrant(Box::new(next)));
                 }
                 wakes = lane.take_local_wakes();
-                return Next::Step(LaneStep::Release { lane_waits: false });
+                return Next::Step(LaneStep::Release { tells_lane: false });
             }
             if lane.is_busy() {
-                return Next::Step(LaneStep::Release { lane_waits: false });
+                return Next::Step(LaneStep::Release { tells_lane: false });
             }
             lane.state = LaneState::Releases { since_ms: at.now_ms };
             self.choose_next(lane, lease, at, &mut drop_without_mutex)
         });
         wakes.wake();
-        outcome.unwrap_or(Next::Step(LaneStep::Release { lane_waits: false }))
+        outcome.unwrap_or(Next::Step(LaneStep::Release { tells_lane: false }))
     }
 
     /// The first in line that still waits, with a block for its owner.
@@ -152,10 +152,10 @@ impl Lanes {
         let turn_is_over = now_ms.saturating_sub(lane.local_turn.since_ms) >= self.turn_limits.turn_ms_max
             || lane.local_turn.passes >= self.turn_limits.passes_max;
         if turn_is_over || lease.owner.is_multi_process() {
-            return Next::Step(LaneStep::Release { lane_waits: true });
+            return Next::Step(LaneStep::Release { tells_lane: true });
         }
         let Some(next) = self.next_task(lane, lease, now_ms, drop_without_mutex) else {
-            return Next::Step(LaneStep::Release { lane_waits: true });
+            return Next::Step(LaneStep::Release { tells_lane: true });
         };
         lane.local_turn.passes += 1;
         if !is_passable(lease, &next.entry, at) {

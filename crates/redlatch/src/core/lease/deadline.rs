@@ -68,7 +68,7 @@ impl HeldLease {
 
     /// Why a request has not found the hold on the server, if it is not known better. An answer that comes after the deadline
     /// does not tell whether the hold had simply ended.
-    pub(crate) fn missing(&self, now_ms: u64) -> LossReason {
+    pub(crate) fn reason_if_missing(&self, now_ms: u64) -> LossReason {
         let unknown = || if now_ms < self.deadline_ms() { LossReason::Deleted } else { LossReason::Expired };
         self.loss().cloned().unwrap_or_else(unknown)
     }

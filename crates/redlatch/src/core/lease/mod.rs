@@ -509,15 +509,15 @@ impl HeldLease {
     /// another process held under the owner before. Otherwise this lease has entered its own hold again.
     pub(super) fn note_entered_in(&self, incarnation: u64, entered_others: bool) {
         let reentries = self.reentries();
-        let before = reentries.note_entered_in.swap(incarnation, Ordering::AcqRel);
+        let before = reentries.entered_incarnation.swap(incarnation, Ordering::AcqRel);
         // What was entered before may have been lost since, and stays so.
         reentries.spans_incarnations.fetch_or(before != NEVER && before != incarnation, Ordering::AcqRel);
         reentries.entered_others.fetch_or(entered_others, Ordering::AcqRel);
     }
 
     /// The incarnation in which all that was entered is counted; `None` if nothing was.
-    pub(super) fn counted_in(&self) -> Option<u64> {
-        let incarnation = self.reentries_if_any()?.note_entered_in.load(Ordering::Acquire);
+    pub(super) fn counted_in_incarnation(&self) -> Option<u64> {
+        let incarnation = self.reentries_if_any()?.entered_incarnation.load(Ordering::Acquire);
         (incarnation != NEVER).then_some(incarnation)
     }
 
@@ -527,11 +527,11 @@ impl HeldLease {
         let spans_incarnations = self
             .reentries_if_any()
             .is_some_and(|reentries| reentries.spans_incarnations.load(Ordering::Acquire));
-        !spans_incarnations && self.counted_in().is_none_or(|counted| counted == incarnation)
+        !spans_incarnations && self.counted_in_incarnation().is_none_or(|counted| counted == incarnation)
     }
 
     /// Whether another process held under the owner before this lease began.
-    pub(super) fn entered_others_hold(&self) -> bool {
+    pub(super) fn entered_hold_of_another_process(&self) -> bool {
         self.reentries_if_any().is_some_and(|reentries| reentries.entered_others.load(Ordering::Acquire))
     }
 

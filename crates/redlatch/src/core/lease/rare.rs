@@ -56,7 +56,7 @@ pub(crate) struct Reentries {
     /// that an attempt of the owner decides.
     pub(in crate::core) counting: tokio::sync::Mutex<()>,
     /// The [incarnation](crate::store::Store::incarnation) of the last entry, or [`NEVER`].
-    pub(super) note_entered_in: AtomicU64,
+    pub(super) entered_incarnation: AtomicU64,
     /// It was entered in several incarnations.
     pub(super) spans_incarnations: AtomicBool,
     /// Another process held under the owner before.
@@ -77,7 +77,7 @@ impl Reentries {
         Reentries {
             next,
             counting,
-            note_entered_in: AtomicU64::new(NEVER),
+            entered_incarnation: AtomicU64::new(NEVER),
             spans_incarnations,
             entered_others,
             changes,

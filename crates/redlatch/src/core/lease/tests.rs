@@ -91,6 +91,6 @@ fn a_hold_that_is_not_renewed_makes_no_renewal_longer() {
 #[test]
 fn what_an_answer_after_the_deadline_has_not_found_may_have_ended() {
     let lease = lease();
-    assert_eq!(lease.missing(989), LossReason::Deleted);
-    assert_eq!(lease.missing(990), LossReason::Expired);
+    assert_eq!(lease.reason_if_missing(989), LossReason::Deleted);
+    assert_eq!(lease.reason_if_missing(990), LossReason::Expired);
 }

@@ -17,7 +17,7 @@ impl Core {
     pub(in crate::core) async fn settle(
         self: Arc<Self>,
         lease: Arc<HeldLease>,
-        lane_waits: bool,
+        tells_lane: bool,
         block: OwnerBlock,
         mode: ReleaseMode,
         outcome: Result<Reply, Fault>,
@@ -26,7 +26,7 @@ impl Core {
             Ok(outcome) => Ok(outcome),
             Err(fault) => self.release_again(&lease, &block, fault).await,
         };
-        self.finish_release_in_lane(&lease, lane_waits, block, outcome)
+        self.finish_release_in_lane(&lease, tells_lane, block, outcome)
     }
 
     /// As [`settle`](Self::settle) for a release that nobody waits for. Without an answer it is repeated on the keeper's
@@ -34,15 +34,15 @@ impl Core {
     pub(super) async fn settle_abandoned(
         self: Arc<Self>,
         lease: Arc<HeldLease>,
-        lane_waits: bool,
+        tells_lane: bool,
         block: OwnerBlock,
         mode: ReleaseMode,
         outcome: Result<Outcome, Work<Outcome>>,
     ) -> Result<Unlocked, Error> {
         let work = match outcome {
             Err(work) if mode == ReleaseMode::AllHolds => work,
-            Err(work) => return self.clone().settle(lease, lane_waits, block, mode, work.await).await,
-            Ok(outcome) => return self.settle(lease, lane_waits, block, mode, outcome).await,
+            Err(work) => return self.clone().settle(lease, tells_lane, block, mode, work.await).await,
+            Ok(outcome) => return self.settle(lease, tells_lane, block, mode, outcome).await,
         };
         lease.mark_end_in_doubt();
         let (another, held, core) = (block.another(), lease.clone(), self.clone());
@@ -50,11 +50,11 @@ impl Core {
             // Until it is answered it may still arrive.
             let _ = core.read_release(&held, &another, mode, work.await);
         });
-        let outcome = match self.release_once(&lease, true, &block).await {
+        let outcome = match self.try_release(&lease, true, &block).await {
             Ok(outcome) => Ok(outcome),
             Err(fault) => self.release_again(&lease, &block, fault).await,
         };
-        self.finish_release_in_lane(&lease, lane_waits, block, outcome)
+        self.finish_release_in_lane(&lease, tells_lane, block, outcome)
     }
 
     /// Releases what all guards of a lease hold: under a shared owner they are counted down one by one.
@@ -113,7 +113,7 @@ impl Core {
             delay_ms = (delay_ms * 2).min(RETRY_DELAY_MS_MAX);
             let mode = self.release_mode(lease);
             if mode == ReleaseMode::AllHolds {
-                over_ms = self.over_ms(&lease.keys, &lease.owner, over_ms);
+                over_ms = self.ends_at_ms(&lease.keys, &lease.owner, over_ms);
             }
             // What is only watched may be another process's, which has no end here.
             let outcome = if mode == ReleaseMode::OneHold && lease.is_end_in_doubt() {
@@ -129,7 +129,7 @@ impl Core {
                     Err(fault) => Err(fault),
                 }
             } else {
-                self.release_once(lease, true, block).await
+                self.try_release(lease, true, block).await
             };
             if outcome.as_ref().is_err_and(Fault::is_unknown) {
                 lease.mark_end_in_doubt();

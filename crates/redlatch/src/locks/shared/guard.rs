@@ -186,7 +186,7 @@ impl Guard {
             return Some(reason.clone());
         }
         // It may be known to be gone before it is known why.
-        (self.lease.is_held() && !self.is_valid()).then(|| self.lease.missing(self.core.now_ms()))
+        (self.lease.is_held() && !self.is_valid()).then(|| self.lease.reason_if_missing(self.core.now_ms()))
     }
 
     /// A token that is cancelled when the hold is lost, for code that takes one.
@@ -298,7 +298,7 @@ impl Guard {
             self.core.gone(&self.lease).await;
         }
         if !renewed || !self.core.keeps(&self.lease, sent_at, lease_ms) {
-            let reason = self.lease.missing(self.core.now_ms());
+            let reason = self.lease.reason_if_missing(self.core.now_ms());
             return Err(lost_error(self.name(), &self.lease.owner, &reason));
         }
         self.core.schedule(&self.lease);

@@ -20,6 +20,7 @@ pub(super) enum Failure {
 
 impl Failure {
     pub(super) fn refused(code: &str, detail: &str) -> Self {
+        let detail = without_script_place(detail);
         let (code, detail) = of_script(code, detail).unwrap_or((code, detail));
         Failure::Refused { code: code.to_owned(), detail: detail.to_owned(), at: None }
     }
@@ -42,6 +43,18 @@ impl Failure {
             *at = Some(server.clone());
         }
         self
+    }
+}
+
+/// The words of a server without what it puts behind them from 7.0 on: ` script: SHA1, on @user_script:17.`. No caller can do anything with that.
+fn without_script_place(detail: &str) -> &str {
+    match detail.rsplit_once(" script: ") {
+        Some((words, place))
+            if place.len() >= 40 && place.bytes().take(40).all(|byte| byte.is_ascii_hexdigit()) =>
+        {
+            words
+        }
+        _ => detail,
     }
 }
 
@@ -110,6 +123,23 @@ pub(super) fn reply(value: Value) -> Result<Reply, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn where_in_a_script_an_error_arose_is_left_out() {
+        let sha1 = "4578fa2b70c25a9a9b9445de62b27d1d6057b8fa";
+        let detail_of = |words: &str| match Failure::refused("OOM", words) {
+            Failure::Refused { detail, .. } => detail,
+            Failure::Fault(_) => panic!("a refusal"),
+        };
+        for place in
+            [format!("{sha1}, on @user_script:17."), format!("{sha1}, on @user_script."), sha1.to_owned()]
+        {
+            assert_eq!(detail_of(&format!("command not allowed script: {place}")), "command not allowed");
+        }
+        for words in ["no script: here", "of a script: 4578fa2b", &format!("script: {sha1}")] {
+            assert_eq!(detail_of(words), words);
+        }
+    }
 
     #[test]
     fn a_replica_is_known_by_what_it_refuses() {

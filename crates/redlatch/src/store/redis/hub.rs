@@ -45,7 +45,7 @@ type Confirmation = oneshot::Sender<Result<(), Fault>>;
 
 pub(super) struct Hub {
     orders: mpsc::UnboundedSender<Order>,
-    next: AtomicU64,
+    next_listener_id: AtomicU64,
     subscribed: Subscribed,
 }
 
@@ -103,11 +103,11 @@ impl Hub {
                 task.run(inbox).await;
             }
         });
-        Hub { orders, next: AtomicU64::new(1), subscribed }
+        Hub { orders, next_listener_id: AtomicU64::new(1), subscribed }
     }
 
     pub(super) fn subscribe(&self, channel: Channel, listener: Listener) -> SubscribeFuture {
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let id = self.next_listener_id.fetch_add(1, Ordering::Relaxed);
         let (confirm, confirmed) = oneshot::channel();
         let orders = self.orders.clone();
         let sent = orders.send(Order::Add { channel: channel.clone(), id, listener, confirm });
@@ -376,11 +376,12 @@ impl Task {
                 entry.confirmed = true;
                 entry.refusals.begin_anew();
                 self.subscribed.lock().unwrap_or_else(PoisonError::into_inner).insert(channel.clone());
-                let early = entry.waiting.len();
+                let newly_waiting = entry.waiting.len();
                 for confirm in entry.waiting.drain(..) {
                     catch_panic(|| confirm.send(Ok(())));
                 }
-                if entry.listeners.len() > early || early == 0 {
+                // Listeners from before this connection may have missed messages.
+                if entry.listeners.len() > newly_waiting || newly_waiting == 0 {
                     for (_, listener) in &entry.listeners {
                         catch_panic(|| listener(Event::Resumed));
                     }

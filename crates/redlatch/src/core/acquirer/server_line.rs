@@ -15,7 +15,7 @@ use crate::{
 
 /// The place in a queue on the server, for kinds that have one.
 #[derive(Default)]
-pub(super) enum Line {
+pub(super) enum ServerLine {
     #[default]
     Outside,
     /// Asked for, so it must be given up when no grant follows; known to the tasks of this process that release.
@@ -35,10 +35,10 @@ impl Acquirer {
 
     /// Stands in line before it asks, so that a release which comes after the answer finds it there.
     fn line_up(&mut self) {
-        if matches!(self.line, Line::Outside) {
+        if matches!(self.server_line, ServerLine::Outside) {
             let (entry, handle) =
                 WaiterEntry::new(&self.request, Some(self.owner.clone()), self.wake.clone());
-            self.line = Line::Inside(handle);
+            self.server_line = ServerLine::Inside(handle);
             self.core.lanes.line_up(&self.request.keys, entry);
         }
     }
@@ -87,7 +87,9 @@ impl Acquirer {
     /// No longer takes what is handed over. Says whether a place in the queue on the server may have to be given up, and has what was
     /// handed over at the last moment.
     pub(super) fn close_line(&mut self) -> (bool, Option<Arc<HeldLease>>) {
-        let Line::Inside(mut handle) = std::mem::take(&mut self.line) else { return (false, None) };
+        let ServerLine::Inside(mut handle) = std::mem::take(&mut self.server_line) else {
+            return (false, None);
+        };
         // Closing comes before looking: a release that puts this task back in line looks whether it still waits, and what was handed
         // over before is found here.
         handle.inbox.close();
@@ -113,7 +115,7 @@ impl Acquirer {
 
     /// The lease that a task of this process has handed over, if any.
     fn handed(&mut self) -> Option<Arc<HeldLease>> {
-        let Line::Inside(handle) = &mut self.line else { return None };
+        let ServerLine::Inside(handle) = &mut self.server_line else { return None };
         match handle.inbox.try_recv() {
             Ok(WaiterMessage::Lease(lease)) if !lease.take() => {
                 self.offer_taken_back = true;

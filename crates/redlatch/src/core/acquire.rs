@@ -121,7 +121,7 @@ impl Core {
                 return Box::pin(self.lead_to_grant(request, deadline, place, ContestStart::default())).await;
             }
             JoinStep::Busy => None,
-            JoinStep::OwnerBusyNoWait => self.busy_or_outage(&request.keys.key, deadline)?,
+            JoinStep::OwnerBusyNoWait => self.busy_or_outage(&request.keys.key, deadline).await?,
             JoinStep::OwnerBusy => return Ok(AcquireOutcome::OwnerBusy),
             JoinStep::Reenter(lease) => return self.acquire_again(request, &lease).await,
             JoinStep::Queue(handle) => {
@@ -141,7 +141,7 @@ impl Core {
                         let place = LanePlace::lead(self, request);
                         // An outage that has outlasted the tolerance ends this wait, unless the owner may have been granted the lock unseen.
                         if request.wait == Wait::Forever && !outcome_unknown {
-                            self.check_outage_tolerance(&request.keys.key, deadline)?;
+                            self.check_outage_tolerance(&request.keys.key, deadline).await?;
                         }
                         let start = ContestStart { others_first, outcome_unknown };
                         return Box::pin(self.lead_to_grant(request, deadline, place, start)).await;

@@ -39,6 +39,8 @@ type Names = SeededMap<Arc<[u8]>, AwaitedName>;
 #[derive(Default)]
 struct AwaitedName {
     waiters: Vec<(Arc<Notify>, WaitsFor)>,
+    /// Changes may have been missed since the key was last watched, the end of all keys among them.
+    has_gap: bool,
     /// Wakes the task that looks at the key.
     look_now: Arc<Notify>,
 }
@@ -110,8 +112,41 @@ impl AwaitedNames {
 
     /// The connection that told of changes has ended, or another server has taken over: each key is looked at, and watched anew by that.
     pub(super) fn look_at_all(&self) {
-        let look_now: Vec<_> = self.lock().values().map(|name| name.look_now.clone()).collect();
+        let look_now: Vec<_> = self
+            .lock()
+            .values_mut()
+            .map(|name| {
+                name.has_gap = true;
+                name.look_now.clone()
+            })
+            .collect();
         look_now.iter().for_each(|look_now| look_now.notify_one());
+    }
+
+    /// The key is about to be watched. Returns whether there is a gap before that.
+    fn take_gap(&self, key: &[u8]) -> bool {
+        self.lock().get_mut(key).is_some_and(|name| std::mem::take(&mut name.has_gap))
+    }
+
+    /// A key was looked at, and is watched by that, if there was an answer.
+    fn looked(&self, key: &[u8], is_there: Option<bool>, after_gap: bool) {
+        let waiters: Vec<_> = {
+            let mut names = self.lock();
+            let Some(name) = names.get_mut(key) else { return };
+            match is_there {
+                None => {
+                    name.has_gap |= after_gap;
+                    return;
+                }
+                Some(is_there) => name.those_who_wait_for(|waits_for| match waits_for {
+                    WaitsFor::KeyGone => !is_there,
+                    WaitsFor::AllKeysGone => after_gap,
+                }),
+            }
+        };
+        for notify in &waiters {
+            catch_panic(|| notify.notify_one());
+        }
     }
 
     /// All keys are gone.
@@ -120,26 +155,21 @@ impl AwaitedNames {
             let names = self.lock();
             names
                 .values()
-                .map(|name| (name.look_now.clone(), name.those_who_wait_for(WaitsFor::AllKeysGone)))
+                .map(|name| {
+                    let behind = name.those_who_wait_for(|waits_for| waits_for == WaitsFor::AllKeysGone);
+                    (name.look_now.clone(), behind)
+                })
                 .unzip()
         };
         for notify in look_now.iter().chain(behind.iter().flatten()) {
             catch_panic(|| notify.notify_one());
         }
     }
-
-    /// A key is gone: wakes those who wait for that.
-    fn key_is_gone(&self, key: &[u8]) {
-        let waiters = self.lock().get(key).map(|name| name.those_who_wait_for(WaitsFor::KeyGone));
-        for notify in waiters.iter().flatten() {
-            catch_panic(|| notify.notify_one());
-        }
-    }
 }
 
 impl AwaitedName {
-    fn those_who_wait_for(&self, change: WaitsFor) -> Vec<Arc<Notify>> {
-        let for_that = self.waiters.iter().filter(|(_, waits_for)| *waits_for == change);
+    fn those_who_wait_for(&self, is_it: impl Fn(WaitsFor) -> bool) -> Vec<Arc<Notify>> {
+        let for_that = self.waiters.iter().filter(|(_, waits_for)| is_it(*waits_for));
         for_that.map(|(notify, _)| notify.clone()).collect()
     }
 }
@@ -165,10 +195,9 @@ async fn look_for_waiters(core: Weak<Core>, key: Arc<[u8]>, look_now: Arc<Notify
     while let Some(core) = of_waiters() {
         let next_look = tokio::time::sleep(LOOK_PAUSE);
         // A panic, of the program's log for instance, is no answer.
+        let after_gap = core.awaited.take_gap(&key);
         let seen = AssertUnwindSafe(core.watch_key(&key)).catch_unwind().await.unwrap_or(None);
-        if seen == Some(false) {
-            core.awaited.key_is_gone(&key);
-        }
+        core.awaited.looked(&key, seen, after_gap);
         drop(core);
         if seen.is_some() {
             _ = tokio::time::timeout(Duration::from_millis(WATCH_REFRESH_MS), look_now.notified()).await;
@@ -196,14 +225,36 @@ mod tests {
         let look_now = names.add(&key, &first, WaitsFor::KeyGone).expect("the first waiter begins the looks");
         assert!(names.add(&key, &behind, WaitsFor::AllKeysGone).is_none(), "and one task is enough");
         names.key_changed(&other);
-        names.key_is_gone(&other);
+        names.looked(&other, Some(false), false);
         assert!(!was_woken(&look_now) && !was_woken(&first));
         names.key_changed(&key);
         assert!(was_woken(&look_now) && !was_woken(&first), "only the look decides");
-        names.key_is_gone(&key);
+        names.looked(&key, Some(false), false);
         assert!(was_woken(&first) && !was_woken(&behind));
         names.all_changed();
         assert!(was_woken(&look_now) && was_woken(&behind) && !was_woken(&first));
+    }
+
+    #[test]
+    fn those_behind_in_a_queue_are_woken_when_the_key_is_watched_again_after_a_gap() {
+        let names = AwaitedNames::default();
+        let key: Arc<[u8]> = Arc::from(&b"x"[..]);
+        let (first, behind) = <(Arc<Notify>, Arc<Notify>)>::default();
+        let look_now = names.add(&key, &first, WaitsFor::KeyGone).expect("the first waiter begins the looks");
+        names.add(&key, &behind, WaitsFor::AllKeysGone);
+        names.look_at_all();
+        assert!(was_woken(&look_now) && !was_woken(&behind), "not before it is watched");
+        assert!(names.take_gap(&key) && !names.take_gap(&key));
+        names.looked(&key, None, true);
+        assert!(!was_woken(&behind), "there was no answer");
+        let after_gap = names.take_gap(&key);
+        names.look_at_all();
+        names.looked(&key, Some(true), after_gap);
+        assert!(
+            after_gap && was_woken(&behind) && !was_woken(&first),
+            "all keys may have gone and come again"
+        );
+        assert!(names.take_gap(&key), "the connection has ended once more during the look");
     }
 
     #[test]
@@ -216,7 +267,7 @@ mod tests {
         names.add(&key, &next, WaitsFor::KeyGone);
         names.remove(&key, &first, WaitsFor::KeyGone);
         names.remove(&key, &next, WaitsFor::AllKeysGone);
-        names.key_is_gone(&key);
+        names.looked(&key, Some(false), false);
         assert!(was_woken(&next));
     }
 

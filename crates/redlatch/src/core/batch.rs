@@ -158,7 +158,9 @@ impl Core {
                 JoinStep::Busy => return Ok(Batch::Busy(at)),
                 JoinStep::Reenter(_) => return Ok(Batch::OneByOne),
                 JoinStep::OwnerBusy | JoinStep::OwnerBusyNoWait => {
-                    self.busy_or_outage::<()>(&keys.key, deadline).map_err(|error| error.on(&keys.name))?;
+                    self.busy_or_outage::<()>(&keys.key, deadline)
+                        .await
+                        .map_err(|error| error.on(&keys.name))?;
                     return Ok(Batch::Busy(at));
                 }
                 JoinStep::Queue(handle) => {

@@ -146,7 +146,7 @@ impl Core {
             // Others of this process wait already; asking before them would be in vain, or unfair.
             gate_pass = self.wait_to_ask(contender, gate, &mut server_wait, deadline).await?;
             if gate_pass.is_none() {
-                return self.busy_or_outage(contender.key(), deadline);
+                return self.busy_or_outage(contender.key(), deadline).await;
             }
         }
         loop {
@@ -190,14 +190,14 @@ impl Core {
                 Ok(busy @ (Attempt::Busy(_) | Attempt::QueuedBehind { .. })) => {
                     last = LastOutcome::Busy;
                     if wait == Wait::No || deadline.is_over(self) {
-                        return self.busy_or_outage(contender.key(), deadline);
+                        return self.busy_or_outage(contender.key(), deadline).await;
                     }
                     if gate_pass.is_none()
                         && let Some(gate) = gate
                     {
                         gate_pass = self.wait_to_ask(contender, gate, &mut server_wait, deadline).await?;
                         if gate_pass.is_none() {
-                            return self.busy_or_outage(contender.key(), deadline);
+                            return self.busy_or_outage(contender.key(), deadline).await;
                         }
                         continue;
                     }

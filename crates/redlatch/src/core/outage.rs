@@ -4,10 +4,10 @@
 //! would find the outage one after the other, and a task whose time is up would call the lock busy.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     future::Future,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
@@ -22,7 +22,9 @@ use redlatch_engine::Clock;
 
 use crate::{
     error::{Error, ErrorKind},
-    store::Fault,
+    panic_safe::Signal,
+    scripts::QUERY,
+    store::{Call, Fault},
 };
 
 /// For how long a failure is news. After that nobody knows.
@@ -38,6 +40,8 @@ pub(super) struct Outage {
     /// Since when no request was answered.
     pub(super) since_ms: u64,
     pub(super) error: Error,
+    /// No request failed, and one has no answer: or its task has the answer and is not polled.
+    is_silence: bool,
 }
 
 /// The requests for one slot of the keyspace. Each that is under way has an `Arc` of it, beside the one that is kept: counting them apart would
@@ -134,7 +138,7 @@ impl Requests {
             Error::new(ErrorKind::Timeout, format!("the server has answered nothing for {silent_ms} ms"))
                 .remedy("look at the server and at the network; what is waited for may be free or not")
         });
-        Some(Outage { since_ms, error })
+        Some(Outage { since_ms, error, is_silence: !has_failed })
     }
 }
 
@@ -144,6 +148,10 @@ pub(super) struct Outages {
     /// Those for the slot that a single server has.
     first: Arc<Requests>,
     others: Mutex<HashMap<u16, Arc<Requests>>>,
+    /// Where the keeper asks a question.
+    questions: Mutex<HashSet<u16>>,
+    /// Tells when one of them is over.
+    question_over: Signal,
     /// Whether there was one when the keeper last looked.
     troubled: AtomicBool,
 }
@@ -154,8 +162,14 @@ impl Outages {
             first: Requests::new(&clock),
             clock,
             others: Mutex::default(),
+            questions: Mutex::default(),
+            question_over: Signal::default(),
             troubled: AtomicBool::default(),
         }
+    }
+
+    fn questions(&self) -> MutexGuard<'_, HashSet<u16>> {
+        self.questions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the last such look found trouble.
@@ -230,22 +244,76 @@ impl Core {
         self.outages.requests(self.store.slot(key), |requests| requests.outage(came_ms, now_ms))
     }
 
+    /// The same, after a question of the keeper's own where a request has no answer: a task that is not polled does not see its answer.
+    async fn confirmed_outage(&self, key: &[u8], came_ms: u64) -> Option<Outage> {
+        let outage = self.outage(key, came_ms)?;
+        if !outage.is_silence {
+            return Some(outage);
+        }
+        self.ask_question(key);
+        tokio::select! {
+            biased;
+            () = self.outages.question_over.until(|| self.outage(key, came_ms).is_none().then_some(())) => {}
+            () = self.keeper.sleep(ANSWER_TIME) => {}
+        }
+        self.outage(key, came_ms)
+    }
+
+    /// Has the keeper ask the server of a key, unless it does so already. The answer is noted like that to any request.
+    fn ask_question(&self, key: &[u8]) {
+        let slot = self.store.slot(key);
+        if !self.outages.questions().insert(slot) {
+            return;
+        }
+        let question = self.query_as_keeper(Call::new(&QUERY).key(&Arc::from(key)).text(&"".into()));
+        let core = self.me.clone();
+        self.keeper.spawn(async move {
+            let _ = question.await;
+            if let Some(core) = core.upgrade() {
+                core.outages.questions().remove(&slot);
+                core.outages.question_over.tell();
+            }
+        });
+    }
+
     /// The time of a task is up that has had no answer of its own: `None` means busy, as far as this process knows.
-    pub(super) fn busy_or_outage<T>(&self, key: &[u8], deadline: &WaitDeadline) -> Result<Option<T>, Error> {
-        match self.outage(key, deadline.began_ms()) {
+    pub(super) async fn busy_or_outage<T>(
+        &self,
+        key: &[u8],
+        deadline: &WaitDeadline,
+    ) -> Result<Option<T>, Error> {
+        if self.outage(key, deadline.began_ms()).is_none() {
+            return Ok(None);
+        }
+        match Box::pin(self.confirmed_outage(key, deadline.began_ms())).await {
             Some(outage) => Err(outage.error),
             None => Ok(None),
         }
     }
 
     /// An error for a task without a limit that has waited through an outage for as long as one is ridden out.
-    pub(super) fn check_outage_tolerance(&self, key: &[u8], deadline: &WaitDeadline) -> Result<(), Error> {
+    pub(super) async fn check_outage_tolerance(
+        &self,
+        key: &[u8],
+        deadline: &WaitDeadline,
+    ) -> Result<(), Error> {
+        if !self.may_exceed_outage_tolerance(key, deadline) {
+            return Ok(());
+        }
+        Box::pin(self.confirmed_outage(key, deadline.began_ms())).await;
         match self.outage_lasts(key, deadline) {
-            Some((lasts_ms, error)) if u128::from(lasts_ms) >= self.config.outage_tolerance.as_millis() => {
-                Err(error)
-            }
+            Some((lasts_ms, error)) if self.exceeds_tolerance(lasts_ms) => Err(error),
             _ => Ok(()),
         }
+    }
+
+    /// Whether that is worth a look.
+    pub(super) fn may_exceed_outage_tolerance(&self, key: &[u8], deadline: &WaitDeadline) -> bool {
+        self.outage_lasts(key, deadline).is_some_and(|(lasts_ms, _)| self.exceeds_tolerance(lasts_ms))
+    }
+
+    fn exceeds_tolerance(&self, lasts_ms: u64) -> bool {
+        u128::from(lasts_ms) >= self.config.outage_tolerance.as_millis()
     }
 
     /// For how long a task has waited through an outage, and which.

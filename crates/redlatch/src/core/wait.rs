@@ -350,14 +350,21 @@ impl Core {
             // Boxed, so that the future of those who have no limit stays small.
             return Box::pin(self.behind_local_tasks(key, deadline, work)).await;
         }
-        poll_fn(|context| match work.as_mut().poll(context) {
-            Poll::Ready(done) => Poll::Ready(Ok(Some(done))),
-            Poll::Pending if self.outages.is_troubled() => self
-                .check_outage_tolerance(key, deadline)
-                .map_or_else(|error| Poll::Ready(Err(error)), |()| Poll::Pending),
-            Poll::Pending => Poll::Pending,
-        })
-        .await
+        loop {
+            let done = poll_fn(|context| match work.as_mut().poll(context) {
+                Poll::Ready(done) => Poll::Ready(Some(done)),
+                Poll::Pending
+                    if self.outages.is_troubled() && self.may_exceed_outage_tolerance(key, deadline) =>
+                {
+                    Poll::Ready(None)
+                }
+                Poll::Pending => Poll::Pending,
+            });
+            if let Some(done) = done.await {
+                return Ok(Some(done));
+            }
+            self.check_outage_tolerance(key, deadline).await?;
+        }
     }
 
     /// Waits behind other tasks of this process, which ask the server in its place. Returns `None` at the deadline. Without a deadline it waits
@@ -390,7 +397,7 @@ impl Core {
                 () = self.keeper.sleep(limit) => {}
             }
             if left.is_none() {
-                self.check_outage_tolerance(key, deadline)?;
+                self.check_outage_tolerance(key, deadline).await?;
                 continue;
             }
             // After a standstill of the process the timer and the result are due together, and the result goes first.
@@ -401,7 +408,7 @@ impl Core {
                     () = self.keeper.sleep(ANSWER_READ_TIME) => {}
                 }
             }
-            return self.busy_or_outage(key, deadline);
+            return self.busy_or_outage(key, deadline).await;
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{future::IntoFuture, time::Duration};
 
-use futures_util::future::join_all;
+use futures_util::{FutureExt, future::join_all};
 use redlatch::{Client, ErrorKind, Lease, MultiLock, QuorumLock, Wait};
 use redlatch_testkit::server::RedisServer;
 use tokio::task::JoinSet;
@@ -249,4 +249,32 @@ async fn a_server_that_cannot_be_connected_to_is_not_busy_for_those_whose_time_i
         assert!(matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unreachable), "{error}");
     }
     server.resume().unwrap();
+}
+
+/// The answer to a task that was polled once lies there unseen, and those in line elsewhere were told that the server answers nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_that_is_not_polled_makes_no_server_look_silent() {
+    let server = RedisServer::start().unwrap();
+    let builder = Client::builder().url(server.url()).outage_tolerance(ms(1_000));
+    let client = builder.connect().await.unwrap();
+    let held = client.lock("held").lock().await.unwrap();
+    let (aside, name) = (client.lock("aside"), client.lock("held"));
+    let mut unpolled = Box::pin(aside.lock().into_future());
+    server.pause().unwrap();
+    assert!((&mut unpolled).now_or_never().is_none(), "its request is under way");
+    server.resume().unwrap();
+    let without_limit = tokio::spawn({
+        let lock = client.lock("held");
+        async move { lock.lock().await }
+    });
+    for limit_ms in [200, 700, 1_500] {
+        let waited = soon("a wait with a limit", name.lock_for(ms(limit_ms))).await;
+        assert!(matches!(waited, Ok(None)), "{limit_ms} ms: {waited:?}");
+    }
+    // A request that is under way and that nobody looks at is still the only sign of an outage when the tolerance has passed.
+    tokio::time::sleep(ms(1_500)).await;
+    assert!(!without_limit.is_finished(), "{:?}", without_limit.await);
+    held.unlock().await.unwrap();
+    assert!(soon("the grant", without_limit).await.unwrap().is_ok());
+    drop(unpolled);
 }

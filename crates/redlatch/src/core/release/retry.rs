@@ -100,7 +100,7 @@ impl Core {
     /// Repeats a release until its effect is certain or the lease has ended on the server.
     ///
     /// A release that was not answered is not repeated where another process may hold under the same owner: two of them would take away
-    /// the other one's hold. Then it is only watched.
+    /// the other one's hold. Then it is only watched, and for no longer than an answer is waited for: what is there may be the other one's for ever.
     async fn release_until_done(
         self: &Arc<Self>,
         lease: &Arc<HeldLease>,
@@ -108,6 +108,7 @@ impl Core {
     ) -> Result<(Unlocked, i64), Error> {
         let mut over_ms = lease.kept_until_ms(self.now_ms());
         let mut delay_ms = RETRY_DELAY_MS_MIN;
+        let mut watched_until_ms = None;
         loop {
             tokio::time::sleep(jittered(Duration::from_millis(delay_ms))).await;
             delay_ms = (delay_ms * 2).min(RETRY_DELAY_MS_MAX);
@@ -117,13 +118,19 @@ impl Core {
             }
             // What is only watched may be another process's, which has no end here.
             let outcome = if mode == ReleaseMode::OneHold && lease.is_end_in_doubt() {
+                let until_ms = *watched_until_ms.get_or_insert_with(|| {
+                    self.now_ms().saturating_add(
+                        u64::try_from(self.config.response_timeout.as_millis()).unwrap_or(u64::MAX),
+                    )
+                });
                 match self.is_there(lease).await {
                     Ok(false) => Ok((Unlocked::Released, 0)),
-                    Ok(true) if self.now_ms() >= over_ms => {
+                    Ok(true) if self.now_ms() >= over_ms.min(until_ms) => {
                         return Err(Error::new(
                             ErrorKind::Timeout,
-                            "the release was never answered, and a hold of this owner is still there",
-                        ));
+                            "the release was not answered, and a hold of this owner is still there",
+                        )
+                        .remedy("it is another process's, or this one, which then ends with its lease"));
                     }
                     Ok(true) => continue,
                     Err(fault) => Err(fault),

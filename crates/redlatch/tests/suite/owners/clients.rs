@@ -1,8 +1,9 @@
 //! One owner with two clients of a process, or with two kinds of lock: what it holds there adds up, or the second is refused.
 
-use redlatch::{AnyGuard, Client, Error, ErrorKind, Guard, Lease, Owner, Unlocked};
+use redlatch::{AnyGuard, Client, Error, ErrorKind, Guard, Lease, Owner, Unlocked, scripts};
+use redlatch_testkit::proxy::Action;
 
-use super::{Rig, rig, text};
+use super::{Rig, ms, rig, script, text};
 use crate::{
     fixture::soon,
     kinds::{AnyLock, Face},
@@ -167,5 +168,32 @@ async fn an_owner_that_takes_one_name_with_two_kinds_of_lock_excludes_others() {
         assert!(last.is_valid() && theirs.is_none(), "{name}: {:?}", last.loss());
         assert_eq!(soon("the last unlock", last.unlock()).await.unwrap(), Unlocked::Released, "{name}");
         assert!(!rig.is_there(&name), "{name}: nothing is left");
+    }
+}
+
+/// The answer to the one release of an owner that was handed out is lost. What is there afterwards is the other process's, and `unlock` looked at
+/// it until the lease was over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_whose_answer_is_lost_does_not_wait_for_the_end_of_another_hold_of_its_owner() {
+    for (kind, leaving) in [
+        ("lock", &scripts::RELEASE_ONE),
+        ("fair", &scripts::FAIR_RELEASE_ONE),
+        ("write", &scripts::WRITE_RELEASE_ONE),
+        ("read", &scripts::READ_RELEASE_ONE),
+    ] {
+        let rig = rig().await;
+        let impatient =
+            Client::builder().url(rig.proxy.url()).response_timeout(ms(2_000)).connect().await.unwrap();
+        let long = Lease::Fixed(ms(3_600_000));
+        let outer = of_kind!(rig.other, kind, lock => lock.acquire().lease(long).await.unwrap().map(AnyGuard::into_guard));
+        let outer = outer.unwrap();
+        let handed: Owner = outer.owner().to_text().parse().unwrap();
+        let inner = of_kind!(impatient, kind, lock =>
+            lock.acquire().owner(&handed).lease(long).await.unwrap().map(AnyGuard::into_guard));
+        let lost = rig.proxy.rule(script(leaving).nth(1), Action::CloseAfterRequest);
+        let error = soon("the end of the release", inner.unwrap().unlock()).await.unwrap_err();
+        assert_eq!((rig.proxy.fired(lost), error.kind()), (1, ErrorKind::Timeout), "{kind}: {error}");
+        assert!(error.to_string().contains("another process's"), "{kind}: {error}");
+        assert_eq!(outer.unlock().await.unwrap(), Unlocked::Released, "{kind}: it took one hold, once");
     }
 }

@@ -7,12 +7,18 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
+use rustix::net::sockopt;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
 };
+
+/// After how long without traffic, and how often then, a connection says that it lives; and how often in vain.
+const KEEPALIVE_TIME: Duration = Duration::from_secs(15);
+const KEEPALIVE_COUNT: u32 = 4;
 
 /// What a [`Dialer`] gives: a stream of bytes in both directions.
 pub trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -53,10 +59,20 @@ impl Dialing {
             None => {
                 let tcp = TcpStream::connect((host, port)).await?;
                 tcp.set_nodelay(true)?;
+                keep_alive(&tcp)?;
                 Ok(Plain::Tcp(tcp))
             }
         }
     }
+}
+
+/// What lies between, an address translation for instance, forgets a connection on which nothing goes. One to a machine that has gone is
+/// found out in 75 s also where nothing is sent.
+fn keep_alive(tcp: &TcpStream) -> io::Result<()> {
+    sockopt::set_socket_keepalive(tcp, true)?;
+    sockopt::set_tcp_keepidle(tcp, KEEPALIVE_TIME)?;
+    sockopt::set_tcp_keepintvl(tcp, KEEPALIVE_TIME)?;
+    Ok(sockopt::set_tcp_keepcnt(tcp, KEEPALIVE_COUNT)?)
 }
 
 /// A stream before encryption.
@@ -91,5 +107,22 @@ impl AsyncWrite for Plain {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         each!(self.get_mut(), inner => Pin::new(inner).poll_shutdown(cx))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_idle_connection_says_that_it_lives() {
+        let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = server.local_addr().unwrap().port();
+        let Plain::Tcp(tcp) = Dialing::default().dial("127.0.0.1", port).await.unwrap() else {
+            panic!("TCP")
+        };
+        assert!(sockopt::socket_keepalive(&tcp).unwrap() && tcp.nodelay().unwrap());
+        let times = [sockopt::tcp_keepidle(&tcp).unwrap(), sockopt::tcp_keepintvl(&tcp).unwrap()];
+        assert_eq!((times, sockopt::tcp_keepcnt(&tcp).unwrap()), ([KEEPALIVE_TIME; 2], KEEPALIVE_COUNT));
     }
 }

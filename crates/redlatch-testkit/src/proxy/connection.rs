@@ -216,7 +216,7 @@ impl Connection {
             self.is_pubsub.store(true, Ordering::Relaxed);
         }
         let kind = self.kind();
-        let decided = self.shared.rules().decide(&command, &args, kind);
+        let decided = self.shared.rules().decide(&command, &args, kind, self.number);
         let arg_count = args.len() - 1;
         let answered = silent.is_answered(&command, &args);
         let args = if matches!(command.as_str(), "AUTH" | "HELLO") { args[..1].to_vec() } else { args };

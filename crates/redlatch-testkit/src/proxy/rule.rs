@@ -47,6 +47,7 @@ pub struct Match {
     arg_contains: Vec<Vec<u8>>,
     arg_is: Vec<Vec<u8>>,
     kind: Option<ConnectionKind>,
+    connection_max: Option<u64>,
 }
 
 impl Match {
@@ -103,10 +104,17 @@ impl Match {
         self
     }
 
-    fn fits(&self, command: &str, args: &[Vec<u8>], kind: ConnectionKind) -> bool {
+    /// The connection must be one of the first so many.
+    pub fn connection_up_to(mut self, number: u64) -> Self {
+        self.connection_max = Some(number);
+        self
+    }
+
+    fn fits(&self, command: &str, args: &[Vec<u8>], kind: ConnectionKind, connection: u64) -> bool {
         let any = |args: &[Vec<u8>], part: &[u8]| args.iter().any(|arg| contains(arg, part));
         (self.commands.is_empty() || self.commands.iter().any(|name| name == command))
             && self.kind.is_none_or(|wanted| wanted == kind)
+            && self.connection_max.is_none_or(|last| connection <= last)
             && self.key_contains.as_deref().is_none_or(|part| any(keys(command, args), part))
             && self.arg_is.iter().all(|arg| args.get(1..).unwrap_or_default().contains(arg))
             && self.arg_contains.iter().all(|part| any(args.get(1..).unwrap_or_default(), part))
@@ -229,10 +237,11 @@ impl Rules {
         command: &str,
         args: &[Vec<u8>],
         kind: ConnectionKind,
+        connection: u64,
     ) -> Option<(RuleId, Action)> {
         let mut decided = None;
         for (id, rule, seen) in &mut self.rules {
-            if rule.when.fits(command, args, kind) {
+            if rule.when.fits(command, args, kind, connection) {
                 *seen += 1;
                 if decided.is_none() && rule.when.nth.includes(*seen) {
                     decided = Some((*id, rule.then.clone()));

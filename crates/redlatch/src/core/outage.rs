@@ -35,6 +35,9 @@ const SILENT_MS: u64 = 500;
 /// How soon after a request that was given up without an answer the next one has to come for the silence to go on. Otherwise nothing was asked meanwhile.
 const SILENCE_GOES_ON_MS: u64 = 100;
 
+/// A connection on which nothing went for so long may have been forgotten by what lies between.
+pub(super) const IDLE_MS: u64 = 5_000;
+
 /// What is known of a server that cannot be asked.
 pub(super) struct Outage {
     /// Since when no request was answered.
@@ -55,13 +58,15 @@ struct Requests {
     error: Mutex<Option<Error>>,
     /// When the last one was given up, if none was answered since; 0 for never.
     given_up_ms: AtomicU64,
+    /// When the keeper's connection last had an answer; 0 for never.
+    keeper_heard_ms: AtomicU64,
 }
 
 impl Requests {
     fn new(clock: &Arc<dyn Clock>) -> Arc<Self> {
         let error = Mutex::new(None);
-        let [since_ms, failed_ms, given_up_ms] = [(); 3].map(|()| AtomicU64::new(0));
-        Arc::new(Requests { clock: clock.clone(), since_ms, failed_ms, error, given_up_ms })
+        let [since_ms, failed_ms, given_up_ms, keeper_heard_ms] = [(); 4].map(|()| AtomicU64::new(0));
+        Arc::new(Requests { clock: clock.clone(), since_ms, failed_ms, error, given_up_ms, keeper_heard_ms })
     }
 
     fn is_under_way(self: &Arc<Self>) -> bool {
@@ -199,10 +204,11 @@ impl Outages {
     pub(super) fn tracked<T: 'static>(
         &self,
         slot: u16,
+        as_keeper: bool,
         run: BoxFuture<'static, Result<T, Fault>>,
     ) -> impl Future<Output = Result<T, Fault>> + Send + 'static + use<T> {
         let requests = self.requests(slot, |requests| requests.begin(|| requests.clock.boot_ms()));
-        let owed = Owed { requests, has_come: false };
+        let owed = Owed { requests, as_keeper, has_come: false };
         run.map(move |outcome| {
             owed.comes(outcome.as_ref().err());
             outcome
@@ -213,6 +219,7 @@ impl Outages {
 /// An answer that the server owes.
 struct Owed {
     requests: Arc<Requests>,
+    as_keeper: bool,
     has_come: bool,
 }
 
@@ -220,6 +227,9 @@ impl Owed {
     fn comes(mut self, fault: Option<&Fault>) {
         self.has_come = true;
         let now_ms = self.requests.clock.boot_ms();
+        if self.as_keeper && fault.is_none_or(|fault| matches!(fault, Fault::Server(_))) {
+            self.requests.keeper_heard_ms.store(now_ms, Ordering::Relaxed);
+        }
         match fault {
             // A refusal is an answer, but one that another try may get rid of says nothing of what is asked. Keys that are on their way
             // are the trouble of one name.
@@ -238,6 +248,28 @@ impl Drop for Owed {
 }
 
 impl Core {
+    /// Before a request over the keeper's connection that is sent once: asks something else first if the connection has been idle, because what
+    /// lies between forgets connections on which nothing goes. The second time goes over a new one, if the first has shown that.
+    pub(crate) async fn until_keeper_is_heard<'a>(
+        &self,
+        key: &[u8],
+        look: impl Fn() -> BoxFuture<'a, Result<(), Fault>> + Send,
+    ) {
+        for _ in 0..2 {
+            if self.keeper_heard_lately(key)
+                || !matches!(look().await, Err(Fault::NotSent(_) | Fault::Unknown(_)))
+            {
+                return;
+            }
+        }
+    }
+
+    fn keeper_heard_lately(&self, key: &[u8]) -> bool {
+        let heard_ms = |requests: &Arc<Requests>| requests.keeper_heard_ms.load(Ordering::Relaxed);
+        let heard_ms = self.outages.requests(self.store.slot(key), heard_ms);
+        heard_ms != 0 && self.now_ms().saturating_sub(heard_ms) < IDLE_MS
+    }
+
     /// What is known of the server of a key if it cannot be asked, for a task that waits since then.
     pub(super) fn outage(&self, key: &[u8], came_ms: u64) -> Option<Outage> {
         let now_ms = self.now_ms();

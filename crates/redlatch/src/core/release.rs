@@ -11,11 +11,14 @@ use std::{
     time::Duration,
 };
 
+use futures_util::{FutureExt as _, TryFutureExt as _};
+
 use super::{
     Core,
     flight::{AfterDrop, Flight},
     lanes::pass_on::{LaneStep, NextTask},
     lease::HeldLease,
+    outage::IDLE_MS,
     owners::OwnerBlock,
 };
 use crate::{
@@ -96,6 +99,8 @@ impl Core {
             // keeper. Tasks in line may wait for it; if this task is polled no more, the keeper lets them go on.
             ReleaseStep::Release { tells_lane, block }
                 if (caller == Caller::PollsToTheEnd || !block.delays_attempts())
+                    && (self.release_mode(lease) == ReleaseMode::AllHolds
+                        || self.was_granted_just_now(lease))
                     && !lease.was_reentered()
                     && !lease.outcome_unknown.load(Ordering::Relaxed)
                     && block.no_attempt_asks() =>
@@ -103,7 +108,8 @@ impl Core {
                 self.release_now(lease, tells_lane, block).await
             }
             // The next task waits for it, or other guards of the lease do, or attempts of the owner. So it is the keeper's, and does not depend
-            // on whether this task is polled.
+            // on whether this task is polled. And what counts down is sent once, so it goes over a connection that answers (`until_keeper_is_heard`): what
+            // lies between may have forgotten that of this task, on which nothing has gone since the grant.
             step => {
                 let done =
                     self.drive(self.clone().finish_release(lease.clone(), step), |_| {}).outcome().await;
@@ -341,9 +347,20 @@ impl Core {
         (call, mode)
     }
 
+    /// Whether the connection over which it was granted has had that answer lately.
+    fn was_granted_just_now(&self, lease: &HeldLease) -> bool {
+        !lease.was_renewed() && self.now_ms().saturating_sub(lease.last_seen_sent_ms()) < IDLE_MS
+    }
+
+    /// As [`until_keeper_is_heard`](Self::until_keeper_is_heard), before a hold is counted down.
+    pub(super) async fn until_heard_of_hold(self: &Arc<Self>, lease: &Arc<HeldLease>) {
+        let look = || self.is_there(lease).map_ok(drop).boxed();
+        self.until_keeper_is_heard(&lease.keys.key, look).await;
+    }
+
     async fn try_release(
         self: &Arc<Self>,
-        lease: &HeldLease,
+        lease: &Arc<HeldLease>,
         as_keeper: bool,
         block: &OwnerBlock,
     ) -> Result<(Unlocked, i64), Fault> {
@@ -364,6 +381,10 @@ impl Core {
             return Ok((Unlocked::StillHeld(1), 0));
         }
         let incarnation = lease.counted_in_incarnation().filter(|_| is_entry);
+        if mode == ReleaseMode::OneHold {
+            self.until_heard_of_hold(lease).await;
+        }
+        let as_keeper = as_keeper || mode == ReleaseMode::OneHold;
         let reply = match self.run_where_counted(call, incarnation, number, as_keeper, block).await {
             Ok(None) => return Ok((Unlocked::StillHeld(1), 0)),
             Ok(Some(items)) => self.read_release_reply(lease, mode, &items),

@@ -84,8 +84,11 @@ impl Core {
         let publish = self.store.publish_command();
         let call = lease.recipe.release_one(&lease.keys, owner, publish, known, lease.min_ttl_ms());
         let incarnation = lease.counted_in_incarnation().filter(|_| is_shared);
+        if is_shared {
+            self.until_heard_of_hold(lease).await;
+        }
         let Some(reply) = self
-            .run_where_counted(call, incarnation, owner.request_number_placeholder(), false, block)
+            .run_where_counted(call, incarnation, owner.request_number_placeholder(), is_shared, block)
             .await?
         else {
             return Ok(self.left_here(lease));

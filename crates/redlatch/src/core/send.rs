@@ -29,7 +29,7 @@ impl Core {
         let slot = self.slot_of(&call);
         let run = RequestId::awaited(
             request_id,
-            self.tracked(slot, call.script, self.run_declared(call)),
+            self.tracked(slot, self.keeper.is_here(), call.script, self.run_declared(call)),
             |reply| reply,
         );
         self.watched_again_after(keys, run)
@@ -54,7 +54,7 @@ impl Core {
         let slot = self.slot_of(&call);
         RequestId::awaited(
             request_id,
-            self.tracked(slot, call.script, self.run_declared_as_keeper(call)),
+            self.tracked(slot, true, call.script, self.run_declared_as_keeper(call)),
             |reply| reply,
         )
         .boxed()
@@ -71,7 +71,7 @@ impl Core {
         let keys = self.watch_ended_by(&call, self.keeper.is_here());
         let request_id = self.request_ids.assign(&mut call);
         let slot = self.slot_of(&call);
-        let run = self.tracked(slot, call.script, self.run_declared_acked(call, count, must));
+        let run = self.tracked(slot, false, call.script, self.run_declared_acked(call, count, must));
         let run = RequestId::awaited(request_id, run, |(reply, _)| reply);
         self.watched_again_after(keys, run).boxed()
     }
@@ -85,17 +85,18 @@ impl Core {
 
     /// Runs a script that changes nothing, so that no watching ends by it.
     pub(crate) fn query(&self, call: Call) -> RunFuture {
-        self.tracked(self.slot_of(&call), call.script, self.store.run(call)).boxed()
+        self.tracked(self.slot_of(&call), self.keeper.is_here(), call.script, self.store.run(call)).boxed()
     }
 
     /// Notes whether the server answers, and tells the observer how it ended.
     fn tracked<T: Send + 'static>(
         &self,
         slot: u16,
+        as_keeper: bool,
         script: &'static Script,
         run: BoxFuture<'static, Result<T, Fault>>,
     ) -> impl Future<Output = Result<T, Fault>> + Send + 'static + use<T> {
-        self.outages.tracked(slot, self.observed_call(script, run))
+        self.outages.tracked(slot, as_keeper, self.observed_call(script, run))
     }
 
     fn slot_of(&self, call: &Call) -> u16 {
@@ -104,12 +105,12 @@ impl Core {
 
     /// The same at the server of one slot.
     pub(crate) fn query_in(&self, slot: u16, call: Call) -> RunFuture {
-        self.tracked(slot, call.script, self.store.run_at(slot, call)).boxed()
+        self.tracked(slot, self.keeper.is_here(), call.script, self.store.run_at(slot, call)).boxed()
     }
 
     /// The same over the connection of the background thread.
     pub(super) fn query_as_keeper(&self, call: Call) -> RunFuture {
-        self.tracked(self.slot_of(&call), call.script, self.store.run_as_keeper(call)).boxed()
+        self.tracked(self.slot_of(&call), true, call.script, self.store.run_as_keeper(call)).boxed()
     }
 
     /// Runs a script whose reply begins with a number that we sent.

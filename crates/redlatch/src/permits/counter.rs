@@ -14,7 +14,7 @@ use crate::{
     scripts::{self, Script},
     store::{Call, Fault, Reply},
 };
-use futures_util::FutureExt as _;
+use futures_util::{FutureExt as _, TryFutureExt as _};
 
 fn stopped() -> Error {
     Error::new(ErrorKind::Closed, "the client was shut down")
@@ -77,7 +77,17 @@ impl Counter {
         // Such a request can be neither repeated nor undone, so its answer must be read, also when its task is dropped and the task's runtime
         // does not run on or ends, which would drive the connection.
         let (core, keeper) = (Arc::clone(&self.core), self.core.keeper.handle().clone());
-        let asked = async move { keeper.spawn(async move { core.run(call).await }).await };
+        let key = self.key.clone();
+        let once = async move {
+            let look = || {
+                let number = core.fresh_number();
+                let call = Call::new(&scripts::COUNTER_GET).key(&key).request_number(number);
+                core.run_checked(call, number, true).map_ok(drop).boxed()
+            };
+            core.until_keeper_is_heard(&key, look).await;
+            core.run(call).await
+        };
+        let asked = async move { keeper.spawn(once).await };
         let asked = asked.map(|outcome| outcome.unwrap_or_else(|_| Err(Fault::Unknown(stopped())))).boxed();
         let outcome = Flight::new(&self.core, asked, || abandoned(number)).await;
         self.read(script, outcome, number)

@@ -21,6 +21,7 @@ mod fixture;
 mod forced;
 mod forms;
 mod herd;
+mod idle;
 mod kept;
 mod kinds;
 mod late_grants;

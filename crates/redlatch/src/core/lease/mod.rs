@@ -203,6 +203,11 @@ impl HeldLease {
         self.lease_ms.load(Ordering::Relaxed)
     }
 
+    /// Whether a later answer than that of the grant has made it last for longer.
+    pub(in crate::core) fn was_renewed(&self) -> bool {
+        self.outlasts_grant.load(Ordering::Relaxed)
+    }
+
     /// The lease to send to the server again, because no renewal will: after an extension, or after a grant that was asked for twice.
     /// `None` if the server knows it from the grant.
     pub(super) fn reassert_ms(&self, now_ms: u64) -> Option<i64> {

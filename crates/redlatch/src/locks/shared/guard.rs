@@ -134,15 +134,16 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// A server that refuses, or one that cannot be reached before the lease ends; the lease then ends the hold.
+    /// A server that refuses, or one that cannot be reached before the lease ends; the lease then ends the hold. Under an owner that other processes may
+    /// use, also an answer that is lost while a hold of that owner is still there: `Timeout`, after the response timeout.
     pub async fn unlock(self) -> Result<Unlocked, Error> {
         let (core, lease, lease_term) = self.into_hold_here()?;
         core.unlock(&lease, lease_term, Caller::MayStopPolling).await
     }
 
-    /// As [`unlock`](Self::unlock), for `redlatch run`, which polls the future until it is done or drops it. So the request always goes over the
-    /// connection of the caller. `unlock` sends it over the keeper's connection where others use the owner, because a task may keep the
-    /// future and not poll it, and the others would wait for that.
+    /// As [`unlock`](Self::unlock), for `redlatch run`, which polls the future until it is done or drops it. So the request may go over the
+    /// connection of the caller, if that has granted the hold just now. `unlock` sends it over the keeper's where others use the owner, because
+    /// a task may keep the future and not poll it, and the others would wait for that.
     #[doc(hidden)]
     pub async fn unlock_polled(self) -> Result<Unlocked, Error> {
         let (core, lease, lease_term) = self.into_hold_here()?;

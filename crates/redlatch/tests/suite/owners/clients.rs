@@ -1,11 +1,13 @@
 //! One owner with two clients of a process, or with two kinds of lock: what it holds there adds up, or the second is refused.
 
-use redlatch::{AnyGuard, Client, Error, ErrorKind, Guard, Lease, Owner, Unlocked, scripts};
-use redlatch_testkit::proxy::Action;
+use std::sync::Arc;
+
+use redlatch::{AnyGuard, Client, Error, ErrorKind, Guard, Lease, ManualClock, Owner, Unlocked, scripts};
+use redlatch_testkit::proxy::{Action, Match, RequestRecord};
 
 use super::{Rig, ms, rig, script, text};
 use crate::{
-    fixture::soon,
+    fixture::{SOON, soon},
     kinds::{AnyLock, Face},
 };
 
@@ -195,5 +197,61 @@ async fn a_release_whose_answer_is_lost_does_not_wait_for_the_end_of_another_hol
         assert_eq!((rig.proxy.fired(lost), error.kind()), (1, ErrorKind::Timeout), "{kind}: {error}");
         assert!(error.to_string().contains("another process's"), "{kind}: {error}");
         assert_eq!(outer.unlock().await.unwrap(), Unlocked::Released, "{kind}: it took one hold, once");
+    }
+}
+
+/// What lies between forgets a connection on which nothing goes, and answers the next request with a reset. A run holds for long, and its one
+/// release went over the connection that had been idle since the grant.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hold_that_was_renewed_is_counted_down_over_the_connection_that_renewed_it() {
+    let rig = rig().await;
+    let client = Client::builder().url(rig.proxy.url()).watchdog_lease(ms(900)).connect().await.unwrap();
+    let guard = client.lock("x").lock().await.unwrap();
+    let _handed_out = guard.owner().to_text();
+    let is_of = |request: &RequestRecord, of: &scripts::Script| {
+        request.args.iter().any(|arg| arg == of.sha1().as_bytes())
+    };
+    let connection_of = |of| {
+        let last = rig.proxy.with_log(|log| log.requests().rfind(|request| is_of(request, of)).cloned());
+        last.expect("a request").connection
+    };
+    // The second one is sent when the first has been answered.
+    let renewed = rig
+        .proxy
+        .wait_for(SOON, |log| log.requests().filter(|request| is_of(request, &scripts::RENEW)).count() >= 2);
+    renewed.await.unwrap();
+    let forgotten = connection_of(&scripts::ACQUIRE);
+    assert_eq!(soon("the release", guard.unlock_polled()).await.unwrap(), Unlocked::Released);
+    let released = connection_of(&scripts::RELEASE_ONE);
+    assert_eq!(released, connection_of(&scripts::RENEW), "and not {forgotten}");
+}
+
+/// The same before its first renewal, or for a lease that is not renewed: all connections may be forgotten by then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_sent_once_goes_over_a_connection_that_answers() {
+    for entered in [false, true] {
+        let rig = rig().await;
+        let clock = ManualClock::new(ms(1_000_000));
+        let builder = Client::builder().url(rig.proxy.url()).clock(Arc::new(clock.clone()));
+        let client = builder.connect().await.unwrap();
+        let long = Lease::Fixed(ms(3_600_000));
+        // Both connections are there, the keeper's as well.
+        for name in ["x", "y"] {
+            let used = client.lock(name).acquire().lease(long).await.unwrap().unwrap();
+            let _handed_out = used.owner().to_text();
+            assert_eq!(soon("a release", used.unlock()).await.unwrap(), Unlocked::Released);
+        }
+        let guard = client.lock("x").acquire().lease(long).await.unwrap().unwrap();
+        let handed: Owner = guard.owner().to_text().parse().unwrap();
+        let second = if entered { Some(guard.reenter().await.unwrap()) } else { None };
+        clock.advance(ms(20_000));
+        let last = rig.proxy.with_log(|log| log.requests().map(|request| request.connection).max().unwrap());
+        let forgotten = rig.proxy.rule(Match::any().connection_up_to(last), Action::CloseBeforeRequest);
+        if let Some(second) = second {
+            assert_eq!(soon("a count-down", second.unlock()).await.unwrap(), Unlocked::StillHeld(1));
+        }
+        assert_eq!(soon("the release", guard.unlock_polled()).await.unwrap(), Unlocked::Released);
+        assert!(rig.proxy.fired(forgotten) > 0, "a connection was forgotten");
+        assert!(rig.other.lock("x").try_lock().await.unwrap().is_some(), "{handed:?} holds nothing");
     }
 }

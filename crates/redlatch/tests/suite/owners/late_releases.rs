@@ -72,6 +72,12 @@ async fn a_release_arrives_late(rig: &Rig, kind: Kind, written: bool) {
     // What counts down is sent once, and the lease ends what it did not reach.
     let lease = if written { Lease::Fixed(ms(4_000)) } else { long };
     let guard = acquire(&rig.client, kind, &name, &owner, (lease, Wait::No)).await.unwrap().unwrap();
+    if written {
+        // What is sent once goes first where nothing else is asked: the keeper's connection has answered just now.
+        let other = rig.client.lock("before").lock().await.unwrap();
+        other.owner().to_text();
+        soon("another release", other.unlock()).await.unwrap();
+    }
     let before = rig.sent(&name).len();
     rig.proxy.rule(Match::script().key_contains(&name).nth(1), Action::CloseBeforeRequest);
     let outcome = soon("the release", guard.unlock().into_future()).await;

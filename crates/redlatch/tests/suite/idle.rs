@@ -1,0 +1,36 @@
+//! What lies between client and server forgets connections on which nothing goes, and answers what comes then with a reset.
+
+use std::sync::Arc;
+
+use redlatch::{Client, ManualClock};
+use redlatch_testkit::{
+    proxy::{Action, Match, Proxy},
+    server::RedisServer,
+};
+
+use crate::fixture::{ms, soon};
+
+/// Their requests can be neither repeated nor undone, so they were lost with their connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn permits_and_steps_are_given_back_over_a_connection_that_answers() {
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::start(&server.url()).unwrap();
+    let clock = ManualClock::new(ms(1_000_000));
+    let client = Client::builder().url(proxy.url()).clock(Arc::new(clock.clone())).connect().await.unwrap();
+    let (permits, latch) = (client.semaphore("permits"), client.count_down_latch("latch"));
+    permits.set_if_absent(2, None).await.unwrap();
+    latch.set_if_absent(2).await.unwrap();
+    permits.acquire(2).await.unwrap();
+    let forget = || {
+        clock.advance(ms(20_000));
+        let last = proxy.with_log(|log| log.requests().map(|request| request.connection).max().unwrap());
+        proxy.rule(Match::any().connection_up_to(last), Action::CloseBeforeRequest)
+    };
+    let forgotten = forget();
+    soon("giving back", permits.release(2)).await.unwrap();
+    assert!(proxy.fired(forgotten) > 0, "a connection was forgotten");
+    let forgotten = forget();
+    assert_eq!(soon("a step", latch.count_down()).await.unwrap(), 1);
+    assert!(proxy.fired(forgotten) > 0, "a connection was forgotten");
+    assert_eq!(permits.available().await.unwrap(), 2);
+}

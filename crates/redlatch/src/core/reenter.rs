@@ -65,9 +65,14 @@ impl Core {
             if !lease.is_valid(self.now_ms()) {
                 return Err(lost());
             }
+            // Under a shared owner it is sent once.
+            let is_shared = owner.is_multi_process();
+            if is_shared {
+                self.until_heard_of_hold(&lease).await;
+            }
             let sent_at = self.sent_at(&lease.keys);
             let call = lease.recipe.enter(&lease.keys, owner, lease_term.lease_ms);
-            let fault = match self.run_checked(call, owner.request_number_placeholder(), false).await {
+            let fault = match self.run_checked(call, owner.request_number_placeholder(), is_shared).await {
                 Ok(reply) if reply.get(1).is_some_and(|count| *count > 0) => {
                     lease.lasts(lease_term);
                     if !self.keeps(&lease, sent_at, lease_term.lease_ms) || !lease.enter(lease_term.renewed) {

@@ -250,6 +250,9 @@ async fn what_is_sent_once_goes_over_a_connection_that_answers() {
         if let Some(second) = second {
             assert_eq!(soon("a count-down", second.unlock()).await.unwrap(), Unlocked::StillHeld(1));
         }
+        let third = soon("a late entry", guard.reenter()).await.unwrap();
+        clock.advance(ms(20_000));
+        assert_eq!(soon("its end", third.unlock()).await.unwrap(), Unlocked::StillHeld(1));
         assert_eq!(soon("the release", guard.unlock_polled()).await.unwrap(), Unlocked::Released);
         assert!(rig.proxy.fired(forgotten) > 0, "a connection was forgotten");
         assert!(rig.other.lock("x").try_lock().await.unwrap().is_some(), "{handed:?} holds nothing");

@@ -249,7 +249,8 @@ impl Drop for Owed {
 
 impl Core {
     /// Before a request over the keeper's connection that is sent once: asks something else first if the connection has been idle, because what
-    /// lies between forgets connections on which nothing goes. The second time goes over a new one, if the first has shown that.
+    /// lies between forgets connections on which nothing goes. The second time goes over a new one, if the first has shown that. It may take for longer
+    /// than a lease, so whether to send at all is decided after it.
     pub(crate) async fn until_keeper_is_heard<'a>(
         &self,
         key: &[u8],

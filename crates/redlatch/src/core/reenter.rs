@@ -62,13 +62,13 @@ impl Core {
                 Error::new(ErrorKind::Lost, format!("cannot enter again: {why}"))
                     .remedy("acquire the lock anew")
             };
-            if !lease.is_valid(self.now_ms()) {
-                return Err(lost());
-            }
             // Under a shared owner it is sent once.
             let is_shared = owner.is_multi_process();
             if is_shared {
                 self.until_heard_of_hold(&lease).await;
+            }
+            if !lease.is_valid(self.now_ms()) {
+                return Err(lost());
             }
             let sent_at = self.sent_at(&lease.keys);
             let call = lease.recipe.enter(&lease.keys, owner, lease_term.lease_ms);

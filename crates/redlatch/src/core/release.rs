@@ -364,6 +364,9 @@ impl Core {
         as_keeper: bool,
         block: &OwnerBlock,
     ) -> Result<(Unlocked, i64), Fault> {
+        if self.release_mode(lease) == ReleaseMode::OneHold {
+            self.until_heard_of_hold(lease).await;
+        }
         self.until_no_attempt_asks(block).await;
         let (number, (call, mode)) = (lease.owner.request_number_placeholder(), self.release_call(lease));
         if mode == ReleaseMode::OneHold && lease.is_end_in_doubt() {
@@ -381,9 +384,6 @@ impl Core {
             return Ok((Unlocked::StillHeld(1), 0));
         }
         let incarnation = lease.counted_in_incarnation().filter(|_| is_entry);
-        if mode == ReleaseMode::OneHold {
-            self.until_heard_of_hold(lease).await;
-        }
         let as_keeper = as_keeper || mode == ReleaseMode::OneHold;
         let reply = match self.run_where_counted(call, incarnation, number, as_keeper, block).await {
             Ok(None) => return Ok((Unlocked::StillHeld(1), 0)),

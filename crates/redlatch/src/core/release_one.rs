@@ -70,6 +70,9 @@ impl Core {
     ) -> Result<Unlocked, Fault> {
         let owner = &lease.owner;
         let is_shared = owner.is_multi_process();
+        if is_shared {
+            self.until_heard_of_hold(lease).await;
+        }
         let is_uncounted = is_shared && !lease.is_counted_in(self.store.incarnation(&lease.keys.key));
         if lease.is_count_in_doubt() || is_uncounted {
             return Ok(self.left_here(lease));
@@ -84,9 +87,6 @@ impl Core {
         let publish = self.store.publish_command();
         let call = lease.recipe.release_one(&lease.keys, owner, publish, known, lease.min_ttl_ms());
         let incarnation = lease.counted_in_incarnation().filter(|_| is_shared);
-        if is_shared {
-            self.until_heard_of_hold(lease).await;
-        }
         let Some(reply) = self
             .run_where_counted(call, incarnation, owner.request_number_placeholder(), is_shared, block)
             .await?

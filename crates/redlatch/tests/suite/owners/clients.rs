@@ -1,9 +1,9 @@
 //! One owner with two clients of a process, or with two kinds of lock: what it holds there adds up, or the second is refused.
 
-use std::sync::Arc;
+use std::{future::IntoFuture, sync::Arc};
 
 use redlatch::{AnyGuard, Client, Error, ErrorKind, Guard, Lease, ManualClock, Owner, Unlocked, scripts};
-use redlatch_testkit::proxy::{Action, Match, RequestRecord};
+use redlatch_testkit::proxy::{Action, Gate, Match, RequestRecord};
 
 use super::{Rig, ms, rig, script, text};
 use crate::{
@@ -256,5 +256,39 @@ async fn what_is_sent_once_goes_over_a_connection_that_answers() {
         assert_eq!(soon("the release", guard.unlock_polled()).await.unwrap(), Unlocked::Released);
         assert!(rig.proxy.fired(forgotten) > 0, "a connection was forgotten");
         assert!(rig.other.lock("x").try_lock().await.unwrap().is_some(), "{handed:?} holds nothing");
+    }
+}
+
+/// The look before took longer than the lease, and what was sent after it counted a hold of another process down that had come meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_sent_once_is_not_sent_when_the_lease_has_ended_during_the_look_before() {
+    for entered in [false, true] {
+        let rig = rig().await;
+        let clock = ManualClock::new(ms(1_000_000));
+        let builder = Client::builder().url(rig.proxy.url()).clock(Arc::new(clock.clone()));
+        let client = builder.response_timeout(ms(60_000)).connect().await.unwrap();
+        let lease = Lease::Fixed(ms(600_000));
+        let guard = client.lock("x").acquire().lease(lease).await.unwrap().unwrap();
+        let handed: Owner = guard.owner().to_text().parse().unwrap();
+        let second = if entered { Some(guard.reenter().await.unwrap()) } else { None };
+        clock.advance(ms(20_000));
+        let answer = Gate::new();
+        let look =
+            rig.proxy.rule(script(&scripts::RENEW).nth(1), Action::HoldReplyUntilReleased(answer.clone()));
+        let (ending, kept) = match second {
+            Some(second) => (second, Some(guard)),
+            None => (guard, None),
+        };
+        let ending = tokio::spawn(ending.unlock().into_future());
+        rig.proxy.wait_fired(look, 1, SOON).await.unwrap();
+        // The lease is over, on the server as well, and another process comes to hold under the owner.
+        clock.advance(ms(700_000));
+        rig.server.cmd(&["DEL", "x"]).unwrap();
+        let theirs = rig.other.lock("x").acquire().owner(&handed).lease(lease).await.unwrap().unwrap();
+        answer.release();
+        let outcome = soon("the end of the release", ending).await.unwrap();
+        assert!(matches!(outcome, Ok(Unlocked::AlreadyLost(_))), "{outcome:?}");
+        drop(kept);
+        assert_eq!(theirs.unlock().await.unwrap(), Unlocked::Released, "nobody has counted it down");
     }
 }

@@ -45,6 +45,31 @@ pub struct Call {
     pub(crate) sending: Option<Arc<Sending>>,
 }
 
+/// A call that counts a hold up or down, so that the server would count twice what is sent twice. Its sender says why that does no harm.
+#[derive(Debug, Clone)]
+pub(crate) struct CountingCall(Call);
+
+impl CountingCall {
+    /// It is sent once, by `core/send_once.rs`, which has seen the connection answer.
+    pub(crate) fn sent_once(self) -> Call {
+        self.0
+    }
+
+    /// It is sent once, over the connection that has just answered this task.
+    pub(crate) fn after_an_answer(self) -> Call {
+        self.0
+    }
+
+    /// The holds that it counts are all this process's, which knows their number, or it counts none.
+    pub(crate) fn repeatable(self) -> Call {
+        self.0
+    }
+
+    pub(crate) fn in_incarnation(self, incarnation: Option<u64>) -> Self {
+        CountingCall(Call { in_incarnation: incarnation, ..self.0 })
+    }
+}
+
 /// How far a request has come that is not to be sent once its caller has gone.
 #[derive(Debug, Default)]
 pub(crate) struct Sending(AtomicU8);
@@ -107,6 +132,11 @@ impl Call {
     /// The request is sent now; `false` if its caller has gone, and it is not to be sent.
     pub(crate) fn begin_sending(&self) -> bool {
         self.sending.as_ref().is_none_or(|sending| sending.begin())
+    }
+
+    /// The call counts a hold up or down.
+    pub(crate) fn counting(self) -> CountingCall {
+        CountingCall(self)
     }
 
     pub(crate) fn in_incarnation(mut self, incarnation: u64) -> Self {

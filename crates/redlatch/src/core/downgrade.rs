@@ -155,7 +155,7 @@ impl Core {
     async fn look_until_seen(self: &Arc<Self>, lease: &Arc<HeldLease>) -> Result<(), Error> {
         let deadline = WaitDeadline::new(self, Wait::AtMost(ANSWERS * self.config.response_timeout));
         loop {
-            match self.is_there(lease).await {
+            match self.is_there(lease.into()).await {
                 Ok(there) => {
                     if !there {
                         self.gone(lease).await;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{
     Core, Request, Wait,
     lease::{HeldLease, SentAt},
+    send_once::SentOnce,
     undo::RequestFate,
 };
 use crate::{catch_panic::catch_panic, error::LossReason, observe::HoldEnd, recipes::LeaseTerm};
@@ -73,21 +74,17 @@ impl Core {
                 // Those that are just being given back are answered first, or are not sent any more.
                 let reentries = held.reentries();
                 let _next = reentries.next.lock().await;
-                if held.is_count_in_doubt() {
-                    return;
-                }
                 for _ in 0..held.holds().on_server().max(1) {
                     core.until_no_attempt_asks(&block).await;
-                    let publish = core.store.publish_command();
-                    let call = held.recipe.release_one(&held.keys, &held.owner, publish, 0, 0);
-                    let counted = core.run_where_counted(
-                        call,
-                        Some(incarnation),
-                        held.owner.request_number_placeholder(),
-                        true,
-                        &block,
-                    );
-                    let Ok(Some(_)) = counted.await else { return };
+                    let counted = core.send_once((&held).into(), Some(&block), || {
+                        if held.is_count_in_doubt() {
+                            return Err(());
+                        }
+                        let publish = core.store.publish_command();
+                        let call = held.recipe.release_one(&held.keys, &held.owner, publish, 0, 0);
+                        Ok(call.in_incarnation(Some(incarnation)))
+                    });
+                    let Ok(SentOnce::Answered(_)) = counted.await else { return };
                 }
             });
         }

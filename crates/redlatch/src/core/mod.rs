@@ -38,6 +38,7 @@ mod request;
 mod request_ids;
 mod reused_owner;
 mod send;
+pub(crate) mod send_once;
 mod shutdown;
 mod start_thread;
 mod task_liveness;

@@ -47,7 +47,8 @@ impl Core {
                 return Ok((answer(asked.count, asked.value), confirm));
             }
             // Another process holds, so this is a re-entry that it must see as one.
-            let mut enter = request.recipe.enter(&request.keys, &owner, request.lease_term.lease_ms);
+            let enter = request.recipe.enter(&request.keys, &owner, request.lease_term.lease_ms);
+            let mut enter = enter.after_an_answer();
             if request.fenced {
                 // Whether the hold has a token, and which, is not known here.
                 enter = enter.key(request.keys.token()).int(1);

@@ -8,6 +8,7 @@ use super::{
     owners::OwnerBlock,
     release::ReleaseMode,
     request::GrantPath,
+    send_once::SentOnce,
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -62,17 +63,24 @@ impl Core {
                 Error::new(ErrorKind::Lost, format!("cannot enter again: {why}"))
                     .remedy("acquire the lock anew")
             };
-            // Under a shared owner it is sent once.
-            let is_shared = owner.is_multi_process();
-            if is_shared {
-                self.until_heard_of_hold(&lease).await;
-            }
-            if !lease.is_valid(self.now_ms()) {
-                return Err(lost());
-            }
-            let sent_at = self.sent_at(&lease.keys);
-            let call = lease.recipe.enter(&lease.keys, owner, lease_term.lease_ms);
-            let fault = match self.run_checked(call, owner.request_number_placeholder(), is_shared).await {
+            let mut sent_at = self.sent_at(&lease.keys);
+            let mut decide = || {
+                if !lease.is_valid(self.now_ms()) {
+                    return Err(lost());
+                }
+                sent_at = self.sent_at(&lease.keys);
+                Ok(lease.recipe.enter(&lease.keys, owner, lease_term.lease_ms))
+            };
+            let entered = if owner.is_multi_process() {
+                match self.send_once((&lease).into(), None, &mut decide).await {
+                    Ok(SentOnce::NotSent(lost)) => return Err(lost),
+                    Ok(SentOnce::Answered(reply)) => Ok(reply),
+                    Err(fault) => Err(fault),
+                }
+            } else {
+                self.run_checked(decide()?.repeatable(), owner.request_number_placeholder(), false).await
+            };
+            let fault = match entered {
                 Ok(reply) if reply.get(1).is_some_and(|count| *count > 0) => {
                     lease.lasts(lease_term);
                     if !self.keeps(&lease, sent_at, lease_term.lease_ms) || !lease.enter(lease_term.renewed) {
@@ -125,17 +133,14 @@ impl Core {
 
     /// Counts down an entry that no guard has.
     async fn leave_entered(self: &Arc<Self>, lease: &Arc<HeldLease>, incarnation: u64, block: &OwnerBlock) {
-        // Where the lease is over, the server may count another process's hold by now. One too many ends with the lease.
-        if lease.is_over(self.now_ms()) {
-            return;
-        }
-        let (owner, publish) = (&lease.owner, self.store.publish_command());
-        let call = lease.recipe.release_one(&lease.keys, owner, publish, 0, lease.min_ttl_ms());
-        if self
-            .run_where_counted(call, Some(incarnation), owner.request_number_placeholder(), false, block)
-            .await
-            .is_err()
-        {
+        let sent = self.send_once(lease.into(), Some(block), || {
+            // Where the lease is over, the server may count another process's hold by now. One too many ends with the lease.
+            if lease.is_over(self.now_ms()) {
+                return Err(());
+            }
+            Ok(self.count_down_call(lease).in_incarnation(Some(incarnation)))
+        });
+        if sent.await.is_err_and(|fault| !fault.is_elsewhere()) {
             // It may be counted still when the last of the others is counted down.
             lease.mark_count_in_doubt();
         }

@@ -11,8 +11,6 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{FutureExt as _, TryFutureExt as _};
-
 use super::{
     Core,
     flight::{AfterDrop, Flight},
@@ -108,7 +106,7 @@ impl Core {
                 self.release_now(lease, tells_lane, block).await
             }
             // The next task waits for it, or other guards of the lease do, or attempts of the owner. So it is the keeper's, and does not depend
-            // on whether this task is polled. And what counts down is sent once, so it goes over a connection that answers (`until_keeper_is_heard`): what
+            // on whether this task is polled. And what counts down is sent once, so it goes over a connection that answers (`send_once.rs`): what
             // lies between may have forgotten that of this task, on which nothing has gone since the grant.
             step => {
                 let done =
@@ -337,9 +335,7 @@ impl Core {
     fn release_call(&self, lease: &HeldLease) -> (Call, ReleaseMode) {
         let (publish, mode) = (self.store.publish_command(), self.release_mode(lease));
         let call = match mode {
-            ReleaseMode::OneHold => {
-                lease.recipe.release_one(&lease.keys, &lease.owner, publish, 0, lease.min_ttl_ms())
-            }
+            ReleaseMode::OneHold => self.count_down_call(lease).after_an_answer(),
             ReleaseMode::AllHolds => {
                 lease.recipe.release(&lease.keys, &lease.owner, publish, expected_holds(lease))
             }
@@ -352,48 +348,38 @@ impl Core {
         !lease.was_renewed() && self.now_ms().saturating_sub(lease.last_seen_sent_ms()) < IDLE_MS
     }
 
-    /// As [`until_keeper_is_heard`](Self::until_keeper_is_heard), before a hold is counted down.
-    pub(super) async fn until_heard_of_hold(self: &Arc<Self>, lease: &Arc<HeldLease>) {
-        let look = || self.is_there(lease).map_ok(drop).boxed();
-        self.until_keeper_is_heard(&lease.keys.key, look).await;
-    }
-
     async fn try_release(
         self: &Arc<Self>,
         lease: &Arc<HeldLease>,
         as_keeper: bool,
         block: &OwnerBlock,
     ) -> Result<(Unlocked, i64), Fault> {
-        if self.release_mode(lease) == ReleaseMode::OneHold {
-            self.until_heard_of_hold(lease).await;
+        loop {
+            self.until_no_attempt_asks(block).await;
+            if self.release_mode(lease) == ReleaseMode::AllHolds {
+                return self.try_release_all(lease, as_keeper, block).await;
+            }
+            if let Some(outcome) = self.try_count_down(lease, block).await {
+                return outcome;
+            }
         }
-        self.until_no_attempt_asks(block).await;
-        let (number, (call, mode)) = (lease.owner.request_number_placeholder(), self.release_call(lease));
-        if mode == ReleaseMode::OneHold && lease.is_end_in_doubt() {
-            return Err(Fault::Unknown(Error::new(
-                ErrorKind::Timeout,
-                "an earlier release was not answered",
-            )));
-        }
-        if mode == ReleaseMode::OneHold && lease.is_over(self.now_ms()) {
-            // The server does not count it any more, and would count down another hold of the owner.
-            return Ok((Unlocked::AlreadyLost(lease.reason_if_missing(self.now_ms())), 0));
-        }
-        let is_entry = mode == ReleaseMode::OneHold && lease.entered_hold_of_another_process();
-        if is_entry && !lease.is_counted_in(self.store.incarnation(&lease.keys.key)) {
-            return Ok((Unlocked::StillHeld(1), 0));
-        }
-        let incarnation = lease.counted_in_incarnation().filter(|_| is_entry);
-        let as_keeper = as_keeper || mode == ReleaseMode::OneHold;
-        let reply = match self.run_where_counted(call, incarnation, number, as_keeper, block).await {
-            Ok(None) => return Ok((Unlocked::StillHeld(1), 0)),
-            Ok(Some(items)) => self.read_release_reply(lease, mode, &items),
-            Err(fault) => Err(fault),
-        };
-        match reply {
-            Err(fault) if fault.is_migrating() && mode == ReleaseMode::AllHolds => {
+    }
+
+    /// Removes the owner's field, unless the server is found to have other holds of the owner than are known here.
+    async fn try_release_all(
+        self: &Arc<Self>,
+        lease: &Arc<HeldLease>,
+        as_keeper: bool,
+        block: &OwnerBlock,
+    ) -> Result<(Unlocked, i64), Fault> {
+        let (number, mode) = (lease.owner.request_number_placeholder(), ReleaseMode::AllHolds);
+        let (keys, owner, publish) = (&lease.keys, &lease.owner, self.store.publish_command());
+        let call = lease.recipe.release(keys, owner, publish, expected_holds(lease));
+        let reply = self.run_taking_away_now(call, number, as_keeper, block).await;
+        match reply.and_then(|items| self.read_release_reply(lease, mode, &items)) {
+            Err(fault) if fault.is_migrating() => {
                 self.until_no_attempt_asks(block).await;
-                let unheard = lease.recipe.release_silently(&lease.keys, &lease.owner, expected_holds(lease));
+                let unheard = lease.recipe.release_silently(keys, owner, expected_holds(lease));
                 let Some(call) = unheard else { return Err(fault) };
                 let items = self.run_taking_away_now(call, number, true, block).await?;
                 self.read_release_reply(lease, mode, &items)

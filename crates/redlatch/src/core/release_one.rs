@@ -1,4 +1,4 @@
-//! Giving back one of several holds of a lease: the server counts one down.
+//! Giving back one hold where the owner may have more: the server counts one down.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,13 +6,14 @@ use super::{
     Core,
     lease::HeldLease,
     owners::OwnerBlock,
-    release::{RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN, Unlocked},
-    send::Numbers,
+    release::{RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN, ReleaseMode, Unlocked},
+    send_once::SentOnce,
 };
 use crate::{
-    error::{Error, LossReason},
+    call::CountingCall,
+    error::{Error, ErrorKind, LossReason},
     jitter::jittered,
-    store::{Call, Fault},
+    store::Fault,
 };
 
 impl Core {
@@ -70,28 +71,40 @@ impl Core {
     ) -> Result<Unlocked, Fault> {
         let owner = &lease.owner;
         let is_shared = owner.is_multi_process();
-        if is_shared {
-            self.until_heard_of_hold(lease).await;
-        }
-        let is_uncounted = is_shared && !lease.is_counted_in(self.store.incarnation(&lease.keys.key));
-        if lease.is_count_in_doubt() || is_uncounted {
-            return Ok(self.left_here(lease));
-        }
-        // What a shutdown gives back besides are the holds of the guards that are left.
-        let is_gone = lease.loss().is_some_and(|reason| !is_shared || *reason != LossReason::Shutdown);
-        if is_gone || (is_shared && lease.is_over(self.now_ms())) {
-            // The server does not count it any more, and would count down another hold of the owner.
-            return Ok(Unlocked::AlreadyLost(lease.reason_if_missing(self.now_ms())));
-        }
-        let known = if is_shared { 0 } else { lease.holds().on_server() };
-        let publish = self.store.publish_command();
-        let call = lease.recipe.release_one(&lease.keys, owner, publish, known, lease.min_ttl_ms());
-        let incarnation = lease.counted_in_incarnation().filter(|_| is_shared);
-        let Some(reply) = self
-            .run_where_counted(call, incarnation, owner.request_number_placeholder(), is_shared, block)
-            .await?
-        else {
-            return Ok(self.left_here(lease));
+        let decide = || {
+            let is_uncounted = is_shared && !lease.is_counted_in(self.store.incarnation(&lease.keys.key));
+            if lease.is_count_in_doubt() || is_uncounted {
+                return Err(self.left_here(lease));
+            }
+            // What a shutdown gives back besides are the holds of the guards that are left.
+            let is_gone = lease.loss().is_some_and(|reason| !is_shared || *reason != LossReason::Shutdown);
+            if is_gone || (is_shared && lease.is_over(self.now_ms())) {
+                // The server does not count it any more, and would count down another hold of the owner.
+                return Err(Unlocked::AlreadyLost(lease.reason_if_missing(self.now_ms())));
+            }
+            let known = if is_shared { 0 } else { lease.holds().on_server() };
+            let publish = self.store.publish_command();
+            let call = lease.recipe.release_one(&lease.keys, owner, publish, known, lease.min_ttl_ms());
+            Ok(call.in_incarnation(lease.counted_in_incarnation().filter(|_| is_shared)))
+        };
+        let sent = if is_shared {
+            self.send_once(lease.into(), Some(block), decide).await
+        } else {
+            match decide() {
+                Err(unlocked) => return Ok(unlocked),
+                Ok(call) => {
+                    let number = owner.request_number_placeholder();
+                    let reply = self.run_taking_away_now(call.repeatable(), number, false, block).await;
+                    reply.map(SentOnce::Answered)
+                }
+            }
+        };
+        let reply = match sent {
+            Ok(SentOnce::Answered(reply)) => reply,
+            Ok(SentOnce::NotSent(unlocked)) => return Ok(unlocked),
+            // The next server to answer has not counted it either, so it is left to its lease.
+            Err(fault) if fault.is_elsewhere() => return Ok(self.left_here(lease)),
+            Err(fault) => return Err(fault),
         };
         Ok(match reply[..] {
             [_, left, _] if left >= 1 => Unlocked::StillHeld(left as u32),
@@ -105,21 +118,45 @@ impl Core {
         })
     }
 
-    /// Runs what only the server may run that counted; without an incarnation any server may. `None`: another server would have run it, so it
-    /// was not sent. Waiting does not help, because the next server to answer has not counted either. What was to go is left to its lease.
-    pub(super) async fn run_where_counted(
+    /// Counts the last hold of a lease down. `None`: it need not be counted any more, because the owner's write hold has gone meanwhile.
+    pub(super) async fn try_count_down(
         self: &Arc<Self>,
-        mut call: Call,
-        incarnation: Option<u64>,
-        number: i64,
-        as_keeper: bool,
+        lease: &Arc<HeldLease>,
         block: &OwnerBlock,
-    ) -> Result<Option<Numbers>, Fault> {
-        call.in_incarnation = incarnation;
-        match self.run_taking_away_now(call, number, as_keeper, block).await {
-            Err(fault) if fault.is_elsewhere() => Ok(None),
-            outcome => outcome.map(Some),
+    ) -> Option<Result<(Unlocked, i64), Fault>> {
+        let sent = self.send_once(lease.into(), Some(block), || {
+            if self.release_mode(lease) == ReleaseMode::AllHolds {
+                return Err(None);
+            }
+            if lease.is_end_in_doubt() {
+                let error = Error::new(ErrorKind::Timeout, "an earlier release was not answered");
+                return Err(Some(Err(Fault::Unknown(error))));
+            }
+            if lease.is_over(self.now_ms()) {
+                // The server does not count it any more, and would count down another hold of the owner.
+                return Err(Some(Ok((Unlocked::AlreadyLost(lease.reason_if_missing(self.now_ms())), 0))));
+            }
+            let is_entry = lease.entered_hold_of_another_process();
+            if is_entry && !lease.is_counted_in(self.store.incarnation(&lease.keys.key)) {
+                return Err(Some(Ok((Unlocked::StillHeld(1), 0))));
+            }
+            let incarnation = lease.counted_in_incarnation().filter(|_| is_entry);
+            Ok(self.count_down_call(lease).in_incarnation(incarnation))
+        });
+        match sent.await {
+            Ok(SentOnce::Answered(items)) => {
+                Some(self.read_release_reply(lease, ReleaseMode::OneHold, &items))
+            }
+            Ok(SentOnce::NotSent(outcome)) => outcome,
+            Err(fault) if fault.is_elsewhere() => Some(Ok((Unlocked::StillHeld(1), 0))),
+            Err(fault) => Some(Err(fault)),
         }
+    }
+
+    /// Counts the last hold of a lease down: how many the owner has on the server is not known here.
+    pub(super) fn count_down_call(&self, lease: &HeldLease) -> CountingCall {
+        let publish = self.store.publish_command();
+        lease.recipe.release_one(&lease.keys, &lease.owner, publish, 0, lease.min_ttl_ms())
     }
 
     /// What has become of a hold that was given back here alone.

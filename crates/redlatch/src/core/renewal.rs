@@ -291,13 +291,6 @@ impl Core {
         Ok((true, Some(confirm(ack.within).await?)))
     }
 
-    /// Looks whether a hold is still there, on the keeper's connection.
-    pub(crate) async fn is_there(self: &Arc<Self>, lease: &Arc<HeldLease>) -> Result<bool, Fault> {
-        let number = self.fresh_number();
-        let call = lease.recipe.renew(number, &[lease.keys_and_owner()], 0);
-        Ok(self.run_checked(call, number, true).await?.get(1) == Some(&1))
-    }
-
     /// Looks whether a hold is still there, and tells its holder if it is not.
     pub(crate) async fn recheck_now(self: &Arc<Self>, lease: Arc<HeldLease>) {
         if let Ok(false) = self.renew_one(&lease, 0).await {

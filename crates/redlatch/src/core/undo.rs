@@ -12,6 +12,7 @@ use super::{
     lease::{HeldLease, SentAt, deadline_ms},
     owners::OwnerBlock,
     release::{RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN},
+    send_once::{Counted, SentOnce},
 };
 use crate::{
     config::FAIR_WAIT,
@@ -249,7 +250,7 @@ impl Core {
     async fn remove_place(self: &Arc<Self>, request: &Request, owner: &Owner) -> LateLook {
         let (publish, lease_ms) = (self.store.publish_command(), request.lease_term.lease_ms);
         let call = request.recipe.release_one(&request.keys, owner, publish, HOLDS_STAY, lease_ms);
-        match self.run_checked(call, owner.request_number_placeholder(), true).await {
+        match self.run_checked(call.repeatable(), owner.request_number_placeholder(), true).await {
             Ok(_) => LateLook::Answered,
             Err(fault) => {
                 tracing::debug!(lock = %request.keys.name, error = %fault.into_error(), "a late place was not looked for");
@@ -279,9 +280,6 @@ impl Core {
             }
             // What is counted now is another process's, or comes to be when what was not answered arrives.
             let is_over = || self.now_ms() >= over_ms || block.is_in_doubt();
-            if matches!(what, What::OneHold { .. }) && is_over() {
-                return Undone::Unknown;
-            }
             if what == What::Everything && owner.is_multi_process() {
                 return Undone::Shared;
             }
@@ -291,28 +289,43 @@ impl Core {
             let leave = |known| {
                 request.recipe.release_one(&request.keys, owner, publish, known, request.lease_term.lease_ms)
             };
-            let call = match what {
-                What::Everything => request.recipe.undo(&request.keys, owner, publish, expected),
-                What::Place => leave(HOLDS_STAY),
-                What::OneHold { incarnation } => leave(0).in_incarnation(incarnation),
-            };
             let counts = what != What::Everything;
             let server_changes = self.store.server_changes();
-            let fault =
-                match self.run_taking_away_now(call, owner.request_number_placeholder(), true, block).await {
-                    Ok(reply) => match reply[..] {
-                        [_, -1, _] if !counts && owner.is_multi_process() => return Undone::Shared,
-                        [_, -1, _] if !counts && self.now_ms() >= over_ms => return Undone::Unknown,
-                        // They are all this process's.
-                        [_, -1, counted] if !counts => {
-                            count = u32::try_from(counted).unwrap_or(u32::MAX);
-                            continue;
-                        }
-                        [_, found, ..] if found > 0 => return Undone::Found,
-                        _ => return Undone::Nothing,
-                    },
-                    Err(fault) => fault,
-                };
+            let number = owner.request_number_placeholder();
+            let reply = match what {
+                What::Everything => {
+                    let call = request.recipe.undo(&request.keys, owner, publish, expected);
+                    self.run_taking_away_now(call, number, true, block).await
+                }
+                What::Place => {
+                    self.run_taking_away_now(leave(HOLDS_STAY).repeatable(), number, true, block).await
+                }
+                What::OneHold { incarnation } => {
+                    let holds = Counted { keys: &request.keys, owner, recipe: request.recipe };
+                    let sent = self.send_once(holds, Some(block), || {
+                        if is_over() { Err(()) } else { Ok(leave(0).in_incarnation(Some(incarnation))) }
+                    });
+                    match sent.await {
+                        Ok(SentOnce::NotSent(())) => return Undone::Unknown,
+                        Ok(SentOnce::Answered(reply)) => Ok(reply),
+                        Err(fault) => Err(fault),
+                    }
+                }
+            };
+            let fault = match reply {
+                Ok(reply) => match reply[..] {
+                    [_, -1, _] if !counts && owner.is_multi_process() => return Undone::Shared,
+                    [_, -1, _] if !counts && self.now_ms() >= over_ms => return Undone::Unknown,
+                    // They are all this process's.
+                    [_, -1, counted] if !counts => {
+                        count = u32::try_from(counted).unwrap_or(u32::MAX);
+                        continue;
+                    }
+                    [_, found, ..] if found > 0 => return Undone::Found,
+                    _ => return Undone::Nothing,
+                },
+                Err(fault) => fault,
+            };
             *unanswered |= fault.may_arrive();
             // Counting down twice would take away what another process holds under this owner.
             let one_hold = matches!(what, What::OneHold { .. });

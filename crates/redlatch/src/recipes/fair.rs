@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{AcquireArgs, ExpectedHolds, Forcing, LanePolicy, PLAIN, Recipe, TransferTarget};
 use crate::{
-    call::Call,
+    call::{Call, CountingCall},
     config::FAIR_WAIT,
     keys::Keys,
     owner::Owner,
@@ -46,7 +46,7 @@ impl Recipe for FairRecipe {
         expected.append_to(call.bytes(keys.channel()).constant(publish))
     }
 
-    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
+    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> CountingCall {
         PLAIN.enter(keys, owner, lease_ms)
     }
 
@@ -81,12 +81,13 @@ impl Recipe for FairRecipe {
         publish: &'static str,
         known: u32,
         lease_ms: i64,
-    ) -> Call {
+    ) -> CountingCall {
         FairRecipe::call(&scripts::FAIR_RELEASE_ONE, keys, owner, false)
             .bytes(keys.channel())
             .constant(publish)
             .int(known.into())
             .int(lease_ms)
+            .counting()
     }
 
     fn transfer(&self, keys: &Keys, from: &Owner, recipient: &TransferTarget<'_>) -> Call {

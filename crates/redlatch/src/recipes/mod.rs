@@ -18,7 +18,12 @@ pub(crate) use plain::PLAIN;
 pub(crate) use read_write::{READ, WRITE};
 pub(crate) use spin::SPIN;
 
-use crate::{call::Call, keys::Keys, owner::Owner, scripts};
+use crate::{
+    call::{Call, CountingCall},
+    keys::Keys,
+    owner::Owner,
+    scripts,
+};
 
 /// What makes one kind of lock: its scripts and its channel. Each call begins with a number, which `core/request_ids.rs` makes the request's own
 /// and its reply repeats.
@@ -43,7 +48,7 @@ pub(crate) trait Recipe: Send + Sync + 'static {
     }
 
     /// One more hold. Replies `{number, count, 0}`, or a count of 0 when the owner holds nothing.
-    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call;
+    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> CountingCall;
 
     /// Removes an owner's holds. Replies `{number, 1 or 0, receivers}`, or `{number, -1, count}` if it counts another number.
     fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: ExpectedHolds) -> Call;
@@ -76,7 +81,7 @@ pub(crate) trait Recipe: Send + Sync + 'static {
         publish: &'static str,
         known: u32,
         lease_ms: i64,
-    ) -> Call;
+    ) -> CountingCall;
 
     /// Moves a hold from owner to owner. Replies `{number, 1 or 0, token or 0}`, 2 when the owner has more than may be moved, -1 when the
     /// hash belongs to a lock of another kind.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    call::{Call, PUBLISH_LATER},
+    call::{Call, CountingCall, PUBLISH_LATER},
     keys::Keys,
     owner::Owner,
     recipes::{AcquireArgs, ExpectedHolds, GateKey, LanePolicy, Recipe, TransferTarget},
@@ -81,16 +81,16 @@ impl Recipe for PermitsRecipe {
     }
 
     /// Ids are taken once however often they are asked for, so entering again is asking again.
-    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
-        self.take(keys, owner, lease_ms)
+    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> CountingCall {
+        self.take(keys, owner, lease_ms).counting()
     }
 
     fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, _: ExpectedHolds) -> Call {
         give(keys, owner, publish, ["1", "0"])
     }
 
-    fn release_one(&self, keys: &Keys, owner: &Owner, publish: &'static str, _: u32, _: i64) -> Call {
-        give(keys, owner, publish, ["0", "-1"])
+    fn release_one(&self, keys: &Keys, owner: &Owner, publish: &'static str, _: u32, _: i64) -> CountingCall {
+        give(keys, owner, publish, ["0", "-1"]).counting()
     }
 
     /// Never asked for: nobody waits in this process for the permits of another task. It takes what is free.

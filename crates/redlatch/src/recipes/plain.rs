@@ -3,7 +3,12 @@
 use std::sync::Arc;
 
 use super::{AcquireArgs, ExpectedHolds, Recipe, TransferTarget};
-use crate::{call::Call, keys::Keys, owner::Owner, scripts};
+use crate::{
+    call::{Call, CountingCall},
+    keys::Keys,
+    owner::Owner,
+    scripts,
+};
 
 /// The scripts and the channel of the plain lock.
 pub(crate) struct PlainRecipe;
@@ -23,12 +28,13 @@ impl Recipe for PlainRecipe {
         if args.refuse_if_owned { call.flag(true) } else { call }
     }
 
-    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
+    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> CountingCall {
         Call::new(&scripts::ENTER)
             .key(&keys.key)
             .request_number(owner.request_number_placeholder())
             .text(owner.field())
             .int(lease_ms)
+            .counting()
     }
 
     fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: ExpectedHolds) -> Call {
@@ -46,7 +52,7 @@ impl Recipe for PlainRecipe {
         publish: &'static str,
         known: u32,
         lease_ms: i64,
-    ) -> Call {
+    ) -> CountingCall {
         Call::new(&scripts::RELEASE_ONE)
             .key(&keys.key)
             .request_number(owner.request_number_placeholder())
@@ -55,6 +61,7 @@ impl Recipe for PlainRecipe {
             .constant(publish)
             .int(known.into())
             .int(lease_ms)
+            .counting()
     }
 
     fn transfer(&self, keys: &Keys, from: &Owner, recipient: &TransferTarget<'_>) -> Call {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{AcquireArgs, ExpectedHolds, ExpiryCheck, Forcing, LanePolicy, Recipe, TransferTarget};
 use crate::{
-    call::Call,
+    call::{Call, CountingCall},
     keys::Keys,
     owner::Owner,
     scripts::{self, Script},
@@ -69,11 +69,11 @@ impl Recipe for ReadRecipe {
         acquire(&scripts::READ_ACQUIRE, keys, owner, args)
     }
 
-    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
+    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> CountingCall {
         let call = call(&scripts::READ_ENTER, keys)
             .request_number(owner.request_number_placeholder())
             .text(owner.field());
-        call.int(lease_ms)
+        call.int(lease_ms).counting()
     }
 
     fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: ExpectedHolds) -> Call {
@@ -87,8 +87,8 @@ impl Recipe for ReadRecipe {
         publish: &'static str,
         known: u32,
         lease_ms: i64,
-    ) -> Call {
-        release(&scripts::READ_RELEASE_ONE, keys, owner, publish).int(known.into()).int(lease_ms)
+    ) -> CountingCall {
+        release(&scripts::READ_RELEASE_ONE, keys, owner, publish).int(known.into()).int(lease_ms).counting()
     }
 
     /// Only one hold moves, because readers stand beside each other and no reader waits for another one's hold.
@@ -133,12 +133,12 @@ impl Recipe for WriteRecipe {
         acquire(&scripts::WRITE_ACQUIRE, keys, owner, args)
     }
 
-    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
+    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> CountingCall {
         let call = Call::new(&scripts::WRITE_ENTER)
             .key(&keys.key)
             .request_number(owner.request_number_placeholder())
             .text(owner.field());
-        call.int(lease_ms)
+        call.int(lease_ms).counting()
     }
 
     fn release(&self, keys: &Keys, owner: &Owner, publish: &'static str, expected: ExpectedHolds) -> Call {
@@ -152,8 +152,8 @@ impl Recipe for WriteRecipe {
         publish: &'static str,
         known: u32,
         lease_ms: i64,
-    ) -> Call {
-        release(&scripts::WRITE_RELEASE_ONE, keys, owner, publish).int(known.into()).int(lease_ms)
+    ) -> CountingCall {
+        release(&scripts::WRITE_RELEASE_ONE, keys, owner, publish).int(known.into()).int(lease_ms).counting()
     }
 
     fn transfer(&self, keys: &Keys, from: &Owner, recipient: &TransferTarget<'_>) -> Call {

@@ -3,7 +3,11 @@
 use std::sync::Arc;
 
 use super::{AcquireArgs, ExpectedHolds, Forcing, PLAIN, Recipe, TransferTarget};
-use crate::{call::Call, keys::Keys, owner::Owner};
+use crate::{
+    call::{Call, CountingCall},
+    keys::Keys,
+    owner::Owner,
+};
 
 /// The scripts of the plain lock, without messages.
 pub(crate) struct SpinRecipe;
@@ -18,7 +22,7 @@ impl Recipe for SpinRecipe {
         PLAIN.acquire(keys, owner, args)
     }
 
-    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> Call {
+    fn enter(&self, keys: &Keys, owner: &Owner, lease_ms: i64) -> CountingCall {
         PLAIN.enter(keys, owner, lease_ms)
     }
 
@@ -26,7 +30,14 @@ impl Recipe for SpinRecipe {
         PLAIN.release(keys, owner, SILENT, expected)
     }
 
-    fn release_one(&self, keys: &Keys, owner: &Owner, _: &'static str, known: u32, lease_ms: i64) -> Call {
+    fn release_one(
+        &self,
+        keys: &Keys,
+        owner: &Owner,
+        _: &'static str,
+        known: u32,
+        lease_ms: i64,
+    ) -> CountingCall {
         PLAIN.release_one(keys, owner, SILENT, known, lease_ms)
     }
 

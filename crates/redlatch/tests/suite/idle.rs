@@ -2,13 +2,31 @@
 
 use std::sync::Arc;
 
-use redlatch::{Client, ManualClock};
+use redlatch::{Client, ManualClock, Unlocked};
 use redlatch_testkit::{
     proxy::{Action, Match, Proxy},
     server::RedisServer,
 };
 
 use crate::fixture::{ms, soon};
+
+/// Who releases by a written-out owner has no guard that would try again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_by_owner_goes_over_a_connection_that_answers() {
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::start(&server.url()).unwrap();
+    let clock = ManualClock::new(ms(1_000_000));
+    let holder = Client::connect(&server.url()).await.unwrap();
+    let client = Client::builder().url(proxy.url()).clock(Arc::new(clock.clone())).connect().await.unwrap();
+    drop(client.lock("another").lock().await.unwrap());
+    let guard = holder.lock("x").acquire().await.unwrap().unwrap();
+    let owner = guard.owner().to_text().parse().unwrap();
+    clock.advance(ms(20_000));
+    let last = proxy.with_log(|log| log.requests().map(|request| request.connection).max().unwrap());
+    let forgotten = proxy.rule(Match::any().connection_up_to(last), Action::CloseBeforeRequest);
+    assert_eq!(soon("the release", client.lock("x").release(&owner)).await.unwrap(), Unlocked::Released);
+    assert!(proxy.fired(forgotten) > 0, "a connection was forgotten");
+}
 
 /// Their requests can be neither repeated nor undone, so they were lost with their connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -157,7 +157,7 @@ async fn holds_of_many_owners_are_renewed_in_one_call() {
         let keys = Arc::new(Keys::new(name.into(), KeyKind::Read));
         rig.run(READ.acquire(&keys, &owner(number), &asking(10_000))).await;
         for _ in 0..number {
-            rig.run(READ.enter(&keys, &owner(number), 10_000)).await;
+            rig.run(READ.enter(&keys, &owner(number), 10_000).repeatable()).await;
         }
         leases.push(Arc::new(HeldLease::new(
             keys,

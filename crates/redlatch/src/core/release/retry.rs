@@ -123,7 +123,7 @@ impl Core {
                         u64::try_from(self.config.response_timeout.as_millis()).unwrap_or(u64::MAX),
                     )
                 });
-                match self.is_there(lease).await {
+                match self.is_there(lease.into()).await {
                     Ok(false) => Ok((Unlocked::Released, 0)),
                     Ok(true) if self.now_ms() >= over_ms.min(until_ms) => {
                         return Err(Error::new(

@@ -12,6 +12,7 @@ use crate::{
         lease::{DetachedHold, HeldLease},
         owners::OwnerClaim,
         release::Unlocked,
+        send_once::{Counted, SentOnce},
     },
     error::{Error, ErrorKind},
     keys::{KeyKind, Keys},
@@ -179,15 +180,20 @@ impl LockHandle {
     pub(crate) async fn release(&self, owner: &Owner) -> Result<Unlocked, Error> {
         self.owner_here(owner)?;
         let block = self.core.owners.block(&self.keys, owner);
-        let call = self.recipe.release_one(&self.keys, owner, self.core.store.publish_command(), 0, 0);
-        let (core, keys, of) = (self.core.clone(), self.keys.clone(), owner.clone());
+        let (core, keys, of, recipe) = (self.core.clone(), self.keys.clone(), owner.clone(), self.recipe);
         let work = async move {
             // An attempt that asks may come to have a guard.
             core.until_no_attempt_asks(&block).await;
-            // The guard would not hear of the release, and say that it is valid.
-            core.refuse_beside_a_guard(&keys, &of)
-                .map_err(|held| Fault::Server(held.remedy("unlock or drop the guard")))?;
-            core.run_taking_away_now(call, of.number(), false, &block).await
+            let sent = core.send_once(Counted { keys: &keys, owner: &of, recipe }, Some(&block), || {
+                // The guard would not hear of the release, and say that it is valid.
+                core.refuse_beside_a_guard(&keys, &of)
+                    .map_err(|held| Fault::Server(held.remedy("unlock or drop the guard")))?;
+                Ok(recipe.release_one(&keys, &of, core.store.publish_command(), 0, 0))
+            });
+            match sent.await? {
+                SentOnce::Answered(reply) => Ok(reply),
+                SentOnce::NotSent(held) => Err(held),
+            }
         };
         // The owner's next attempt waits for it.
         let reply = self.core.drive(work, |_| {}).outcome().await.map_err(Fault::Server).and_then(identity);

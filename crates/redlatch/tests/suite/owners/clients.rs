@@ -1,6 +1,6 @@
 //! One owner with two clients of a process, or with two kinds of lock: what it holds there adds up, or the second is refused.
 
-use std::{future::IntoFuture, sync::Arc};
+use std::sync::Arc;
 
 use redlatch::{AnyGuard, Client, Error, ErrorKind, Guard, Lease, ManualClock, Owner, Unlocked, scripts};
 use redlatch_testkit::proxy::{Action, Gate, Match, RequestRecord};
@@ -259,10 +259,36 @@ async fn what_is_sent_once_goes_over_a_connection_that_answers() {
     }
 }
 
+/// So did the undo of a grant for which nobody waited any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_undo_of_a_grant_under_a_shared_owner_goes_over_a_connection_that_answers() {
+    let rig = rig().await;
+    let clock = ManualClock::new(ms(1_000_000));
+    let builder = Client::builder().url(rig.proxy.url()).clock(Arc::new(clock.clone()));
+    let client = builder.response_timeout(ms(60_000)).connect().await.unwrap();
+    let long = Lease::Fixed(ms(3_600_000));
+    let used = client.lock("x").acquire().lease(long).await.unwrap().unwrap();
+    let handed: Owner = used.owner().to_text().parse().unwrap();
+    assert_eq!(soon("a release", used.unlock()).await.unwrap(), Unlocked::Released);
+    let answer = Gate::new();
+    let asked = rig.proxy.rule(script(&scripts::ACQUIRE), Action::HoldReplyUntilReleased(answer.clone()));
+    let (lock, owner) = (client.lock("x"), handed.clone());
+    let acquire = tokio::spawn(async move { lock.acquire().owner(&owner).lease(long).await });
+    rig.proxy.wait_fired(asked, 1, SOON).await.unwrap();
+    clock.advance(ms(20_000));
+    let last = rig.proxy.with_log(|log| log.requests().map(|request| request.connection).max().unwrap());
+    let forgotten = rig.proxy.rule(Match::any().connection_up_to(last), Action::CloseBeforeRequest);
+    acquire.abort();
+    assert!(acquire.await.unwrap_err().is_cancelled());
+    answer.release();
+    drop(soon("x is free", rig.other.lock("x").lock()).await.unwrap());
+    assert!(rig.proxy.fired(forgotten) > 0, "a connection was forgotten");
+}
+
 /// The look before took longer than the lease, and what was sent after it counted a hold of another process down that had come meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_sent_once_is_not_sent_when_the_lease_has_ended_during_the_look_before() {
-    for entered in [false, true] {
+    for sent_once in ["the last hold", "one of two", "an entry"] {
         let rig = rig().await;
         let clock = ManualClock::new(ms(1_000_000));
         let builder = Client::builder().url(rig.proxy.url()).clock(Arc::new(clock.clone()));
@@ -270,25 +296,31 @@ async fn what_is_sent_once_is_not_sent_when_the_lease_has_ended_during_the_look_
         let lease = Lease::Fixed(ms(600_000));
         let guard = client.lock("x").acquire().lease(lease).await.unwrap().unwrap();
         let handed: Owner = guard.owner().to_text().parse().unwrap();
-        let second = if entered { Some(guard.reenter().await.unwrap()) } else { None };
+        let second = if sent_once == "one of two" { Some(guard.reenter().await.unwrap()) } else { None };
         clock.advance(ms(20_000));
         let answer = Gate::new();
         let look =
             rig.proxy.rule(script(&scripts::RENEW).nth(1), Action::HoldReplyUntilReleased(answer.clone()));
-        let (ending, kept) = match second {
-            Some(second) => (second, Some(guard)),
-            None => (guard, None),
-        };
-        let ending = tokio::spawn(ending.unlock().into_future());
+        let sending = tokio::spawn(async move {
+            match second {
+                Some(second) => (second.unlock().await, Some(guard)),
+                None if sent_once == "an entry" => {
+                    (guard.reenter().await.map(|_| Unlocked::StillHeld(2)), Some(guard))
+                }
+                None => (guard.unlock().await, None),
+            }
+        });
         rig.proxy.wait_fired(look, 1, SOON).await.unwrap();
         // The lease is over, on the server as well, and another process comes to hold under the owner.
         clock.advance(ms(700_000));
         rig.server.cmd(&["DEL", "x"]).unwrap();
         let theirs = rig.other.lock("x").acquire().owner(&handed).lease(lease).await.unwrap().unwrap();
         answer.release();
-        let outcome = soon("the end of the release", ending).await.unwrap();
-        assert!(matches!(outcome, Ok(Unlocked::AlreadyLost(_))), "{outcome:?}");
-        drop(kept);
-        assert_eq!(theirs.unlock().await.unwrap(), Unlocked::Released, "nobody has counted it down");
+        let (outcome, _kept) = soon("its end", sending).await.unwrap();
+        match outcome {
+            Ok(outcome) => assert!(matches!(outcome, Unlocked::AlreadyLost(_)), "{sent_once}: {outcome:?}"),
+            Err(error) => assert_eq!((sent_once, error.kind()), ("an entry", ErrorKind::Lost)),
+        }
+        assert_eq!(theirs.unlock().await.unwrap(), Unlocked::Released, "{sent_once} has counted nothing");
     }
 }

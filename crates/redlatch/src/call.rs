@@ -42,7 +42,7 @@ pub struct Call {
     /// Its first argument is a number with which the reply begins.
     pub(crate) numbered: bool,
     /// For a request that is not to be sent once its caller has gone.
-    pub(crate) sending: Option<Arc<Sending>>,
+    pub(crate) sending: Option<Arc<SendProgress>>,
 }
 
 /// A call that counts a hold up or down, so that the server would count twice what is sent twice. Its sender says why that does no harm.
@@ -72,17 +72,17 @@ impl CountingCall {
 
 /// How far a request has come that is not to be sent once its caller has gone.
 #[derive(Debug, Default)]
-pub(crate) struct Sending(AtomicU8);
+pub(crate) struct SendProgress(AtomicU8);
 
 /// It is not known where the request is: it may have been sent.
 const SOMEWHERE: u8 = 0;
-/// The store waits for a connection, and sends nothing before [`Sending::begin`].
+/// The store waits for a connection, and sends nothing before [`SendProgress::begin`].
 const WAITS: u8 = 1;
 const SENT: u8 = 2;
 /// Its caller went while it waited.
 const GIVEN_UP: u8 = 3;
 
-impl Sending {
+impl SendProgress {
     /// Gives up a request that waits; `false` if it was sent, or may have been. Otherwise it has not been sent, and will not be.
     pub(crate) fn give_up(&self) -> bool {
         self.0.compare_exchange(WAITS, GIVEN_UP, AcqRel, Acquire).is_ok()

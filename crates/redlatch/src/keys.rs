@@ -6,8 +6,9 @@ use once_cell::race::OnceBox;
 
 use crate::{
     error::{Error, ErrorKind},
-    kind::place::{
-        LOCK_CHANNEL, PERMIT_TIMES, PERMITS_CHANNEL, Place, QUEUE, QUEUE_TIMES, READ_TIMES, RW_CHANNEL, TOKEN,
+    kind::key_pattern::{
+        KeyPattern, LOCK_CHANNEL, PERMIT_TIMES, PERMITS_CHANNEL, QUEUE, QUEUE_TIMES, READ_TIMES, RW_CHANNEL,
+        TOKEN,
     },
     name::LockName,
     randomness::Salted,
@@ -44,7 +45,7 @@ impl LockName {
             .remedy("use a shorter name, or a hash of the long one"));
         }
         let tag = hash_tag(bytes);
-        let derived = Place::Before("x:").of(bytes);
+        let derived = KeyPattern::Before("x:").of(bytes);
         if hash_tag(&derived) != tag {
             return Err(Error::new(
                 ErrorKind::InvalidName,
@@ -63,8 +64,8 @@ pub(crate) fn hash_tag(key: &[u8]) -> &[u8] {
     tag.filter(|tag| !tag.is_empty()).unwrap_or(key)
 }
 
-/// The names after which a key may have this word: `a` and `{a}` have the same.
-fn before<'a>(word: &str, key: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+/// The names whose derived key is `key` with this word at its end: `a` and `{a}` both give `{a}word`.
+fn names_before_suffix<'a>(word: &str, key: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
     let name = key.strip_suffix(word.as_bytes());
     let inside = name.and_then(|name| name.strip_prefix(b"{")?.strip_suffix(b"}"));
     name.into_iter().chain(inside)
@@ -125,7 +126,7 @@ impl KeyKind {
     }
 
     /// Where a release is told; the list of those who wait, and the times, where it has these.
-    fn places(self) -> (Place, Option<Place>, Option<Place>) {
+    fn places(self) -> (KeyPattern, Option<KeyPattern>, Option<KeyPattern>) {
         match self {
             KeyKind::Lock => (LOCK_CHANNEL, None, None),
             KeyKind::Fair => (LOCK_CHANNEL, Some(QUEUE), Some(QUEUE_TIMES)),
@@ -150,7 +151,7 @@ impl Keys {
         let key = name.bytes().clone();
         let (_, queue, times) = kind.places();
         // An empty key is no allocation of its own.
-        let of = |place: Option<Place>| place.map(|place| place.of(&key).into()).unwrap_or_default();
+        let of = |place: Option<KeyPattern>| place.map(|place| place.of(&key).into()).unwrap_or_default();
         let (queue, timeouts) = (of(queue), of(times));
         Keys {
             lane_hash: lane_hash(&key, kind),
@@ -201,7 +202,7 @@ impl Keys {
     /// All names, each with its kind, that this key may belong to.
     pub(crate) fn behind(key: &[u8]) -> Vec<Keys> {
         let own = KeyKind::OF_A_REDIS_HASH.map(|kind| (key, kind));
-        let times = before(PERMIT_TIMES.word(), key).map(|name| (name, KeyKind::Permits));
+        let times = names_before_suffix(PERMIT_TIMES.word(), key).map(|name| (name, KeyKind::Permits));
         own.into_iter().chain(times).map(|(name, kind)| Keys::new(LockName::unchecked(name), kind)).collect()
     }
 

@@ -7,11 +7,11 @@ mod tests;
 use std::collections::BTreeSet;
 
 use crate::{
-    kind::{Description, place::Place},
+    kind::{Description, key_pattern::KeyPattern},
     scripts::Script,
 };
 
-pub use crate::kind::{Kind, place::escaped};
+pub use crate::kind::{Kind, key_pattern::escaped};
 
 /// The least rights of an account: commands, keys and channels, for some kinds and for all names that begin with a prefix.
 ///
@@ -165,7 +165,7 @@ impl Rights {
         self.channel_places().into_iter().flat_map(|place| place.patterns(&self.prefix)).collect()
     }
 
-    fn key_places(&self) -> Vec<Place> {
+    fn key_places(&self) -> Vec<KeyPattern> {
         let mut places = Vec::new();
         for kind in self.described() {
             places.extend(kind.keys);
@@ -176,7 +176,7 @@ impl Rights {
         places
     }
 
-    fn channel_places(&self) -> Vec<Place> {
+    fn channel_places(&self) -> Vec<KeyPattern> {
         self.described().flat_map(|kind| kind.channels).copied().collect()
     }
 }
@@ -186,5 +186,5 @@ impl Rights {
 pub(crate) fn companions(kind: Kind, name: &[u8]) -> Vec<Vec<u8>> {
     let kind = kind.description();
     let places = kind.keys.iter().chain(kind.channels).chain(kind.redisson.keys);
-    places.filter(|place| **place != Place::Name).map(|place| place.of(name)).collect()
+    places.filter(|place| **place != KeyPattern::Name).map(|place| place.of(name)).collect()
 }

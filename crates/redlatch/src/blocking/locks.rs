@@ -66,7 +66,7 @@ impl<K: LockMarker> Lock<K> {
     ///
     /// As the async form, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn lock(&self) -> Result<Guard<K::Guard>, Error> {
-        self.acquire().wait(Wait::Forever).run()?.ok_or_else(|| self.0.0.unlimited_wait_ended())
+        self.acquire().wait(Wait::Forever).run()?.ok_or_else(|| self.0.0.unlimited_wait_error())
     }
 
     /// Takes the lock if it is free now.
@@ -277,7 +277,7 @@ impl<G: AnyGuard> Acquire<'_, G> {
     /// # Ok::<(), redlatch::Error>(())
     /// ```
     pub fn run_to_send(self) -> Result<Option<SendGuard<G>>, Error> {
-        if self.inner.passed_owner().is_some_and(|owner| is_of_this_thread(self.core, owner)) {
+        if self.inner.given_owner().is_some_and(|owner| is_of_this_thread(self.core, owner)) {
             return Err(own_owner());
         }
         self.run_as()

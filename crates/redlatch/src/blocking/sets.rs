@@ -38,7 +38,7 @@ impl<S: SetMarker> LockSet<S> {
     ///
     /// As the async form, and [`ErrorKind::InsideRuntime`](crate::ErrorKind::InsideRuntime) when called from async code.
     pub fn lock(&self) -> Result<SetGuard<S>, Error> {
-        self.acquire().wait(Wait::Forever).run()?.ok_or_else(|| self.0.members[0].unlimited_wait_ended())
+        self.acquire().wait(Wait::Forever).run()?.ok_or_else(|| self.0.members[0].unlimited_wait_error())
     }
 
     /// Takes it if it is free now.

@@ -137,13 +137,13 @@ impl Core {
                         Some(Grant { lease_term: lease.lease_term(), lease, path: GrantPath::Passed })
                     }
                     Some(Handed::OfferExpired) => return Ok(AcquireOutcome::OfferExpired),
-                    Some(Handed::Contend { others_first, outcome_unknown }) => {
+                    Some(Handed::Contend { other_processes_first, outcome_unknown }) => {
                         let place = LanePlace::lead(self, request);
                         // An outage that has outlasted the tolerance ends this wait, unless the owner may have been granted the lock unseen.
                         if request.wait == Wait::Forever && !outcome_unknown {
                             self.check_outage_tolerance(&request.keys.key, deadline).await?;
                         }
-                        let start = ContestStart { others_first, outcome_unknown };
+                        let start = ContestStart { other_processes_first, outcome_unknown };
                         return Box::pin(self.lead_to_grant(request, deadline, place, start)).await;
                     }
                 }
@@ -162,8 +162,8 @@ impl Core {
     ) -> Result<AcquireOutcome, Error> {
         let owner = request.owner.clone().unwrap_or_else(|| self.fresh_owner());
         let mut acquirer = Acquirer::new(self, request, owner, *deadline, start);
-        let won = self.contest(&mut acquirer, request.wait, deadline, start.others_first).await?;
-        // Fair locks only: the others are handed nothing while they contend.
+        let won = self.contest(&mut acquirer, request.wait, deadline, start.other_processes_first).await?;
+        // Only a fair lock comes here: tasks of other kinds are handed no lease while they ask.
         if acquirer.offer_taken_back {
             return Ok(AcquireOutcome::OfferExpired);
         }
@@ -171,7 +171,7 @@ impl Core {
             return Ok(AcquireOutcome::OwnerBusy);
         }
         let Some(lease) = won else {
-            acquirer.leave_queue().await;
+            acquirer.leave_server_queue().await;
             return Ok(AcquireOutcome::Done(None));
         };
         if !acquirer.leave_line_with_grant() {
@@ -216,10 +216,10 @@ impl Core {
     pub(super) fn lose_displaced_by(self: &Arc<Self>, lost: DisplacedLeases, lease: &Arc<HeldLease>) {
         for lost in lost {
             self.lose(&lost, LossReason::TakenOver { by: lease.owner.field().to_string() });
-            // If the new grant is over already, the displaced hold may be the later one, and may still stand on the server.
+            // The new grant may be over by now, and the server may have granted the displaced hold after it. So what is left of that one is removed.
             self.remove_remains(&lost);
         }
-        self.recheck_if_unseen(lease);
+        self.recheck_if_unseen_since_interruption(lease);
     }
 }
 
@@ -247,7 +247,7 @@ pub(super) enum Handed {
     /// The lease itself.
     Lease(Arc<HeldLease>),
     /// The duty to contend; its owner may have been given the lock unseen if it is `outcome_unknown`.
-    Contend { others_first: bool, outcome_unknown: bool },
+    Contend { other_processes_first: bool, outcome_unknown: bool },
     /// It was handed the lease, and did not take it in time: it has to come in again.
     OfferExpired,
 }
@@ -327,8 +327,8 @@ impl LanePlace {
                 core.release_in_background(&lease, lease.lease_term());
                 Ok(Some(Handed::OfferExpired))
             }
-            Ok(WaiterMessage::Contend { others_first }) => {
-                Ok(Some(Handed::Contend { others_first, outcome_unknown }))
+            Ok(WaiterMessage::Contend { other_processes_first }) => {
+                Ok(Some(Handed::Contend { other_processes_first, outcome_unknown }))
             }
             // Only `Lanes::close` drops the sender, at shutdown.
             Err(_) => Err(self.core.closed_error()),
@@ -354,8 +354,8 @@ impl Drop for LanePlace {
                     Ok(WaiterMessage::Lease(lease)) if lease.take() => {
                         self.core.release_in_background(&lease, lease.lease_term());
                     }
-                    Ok(WaiterMessage::Contend { others_first }) => {
-                        self.core.lanes.give_up_lead(&handle.request, others_first);
+                    Ok(WaiterMessage::Contend { other_processes_first }) => {
+                        self.core.lanes.give_up_lead(&handle.request, other_processes_first);
                     }
                     Ok(WaiterMessage::Lease(_)) | Err(_) => self.core.lanes.waiter_left(&self.keys),
                 }

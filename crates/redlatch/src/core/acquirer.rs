@@ -1,9 +1,9 @@
 //! The task that acquires, for one owner: from its first request to a grant or to the end of the wait.
 
 mod abandoned;
-mod concurrent;
 mod rare;
 mod server_line;
+mod shared_kinds;
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ use super::{
     wait::WaitDeadline,
 };
 use crate::{
-    call::Sending,
+    call::SendProgress,
     catch_panic::catch_panic,
     error::{Error, ErrorKind},
     jitter,
@@ -29,14 +29,14 @@ use crate::{
     scripts::ACQUIRE,
     store::{Call, Confirm, Fault, Reply},
 };
-use concurrent::Concurrent;
 use server_line::ServerLine;
+use shared_kinds::SharedKindState;
 
 /// What a task knows that has stood in line before it contends.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ContestStart {
     /// Other processes go first.
-    pub(super) others_first: bool,
+    pub(super) other_processes_first: bool,
     /// Its owner may have been given the lock unseen.
     pub(super) outcome_unknown: bool,
 }
@@ -56,7 +56,7 @@ pub(super) struct Acquirer {
     /// A request was sent, or may have been.
     has_asked: bool,
     /// How far the last request has come.
-    sending: Option<Arc<Sending>>,
+    sending: Option<Arc<SendProgress>>,
     /// A release of its own owner waits for it.
     pub(super) owner_busy: bool,
     /// How often the lock was found busy, for kinds that look again after a pause.
@@ -65,7 +65,7 @@ pub(super) struct Acquirer {
     value: i64,
     /// When the owner's read hold was to end when it was first seen, by the server's clock.
     read_hold_end_ms: Option<i64>,
-    concurrent: Concurrent,
+    shared_kind: SharedKindState,
     /// The next request has to count those before this owner.
     count_ahead: bool,
     /// Fair locks: its place in this process's part of the queue on the server.
@@ -113,9 +113,9 @@ impl Contender for Acquirer {
         self.wake = self.queues_at_server().then(notify);
     }
 
-    fn expect_grant(&mut self) -> bool {
+    fn rely_on_local_grant(&mut self) -> bool {
         matches!(self.server_line, ServerLine::Inside(_))
-            && self.core.lanes.expect_grant(&self.request.keys, &self.owner)
+            && self.core.lanes.rely_on_local_grant(&self.request.keys, &self.owner)
     }
 
     async fn attempt(&mut self) -> Result<Attempt<Arc<HeldLease>>, Fault> {
@@ -165,7 +165,7 @@ impl Acquirer {
             looks: 0,
             value: 0,
             read_hold_end_ms: None,
-            concurrent: Concurrent::new(core, request),
+            shared_kind: SharedKindState::new(core, request),
             count_ahead: true,
             server_line: ServerLine::Outside,
             wake: None,
@@ -204,8 +204,8 @@ impl Acquirer {
         {
             return Ok(busy(ttl_ms));
         }
-        // Request numbers: a call is built with the owner's number in the place of its own, `Core::run` exchanges the two, and the reply is read
-        // by the owner's again (`request_ids.rs`).
+        // The call carries the owner's number as a placeholder. `Core::run` sends a number of the request instead, and puts the placeholder
+        // back into the reply, which is checked here (`request_ids.rs`).
         let reply = AcquireReply::read(&core.read(
             &ACQUIRE,
             &request.keys.key,
@@ -328,7 +328,7 @@ impl Acquirer {
 
     /// Gives up the place in the queue on the server before the caller is told that time is up, so that nobody waits
     /// behind a process that has ended. Bounded, and finished in the background when it takes longer.
-    pub(super) async fn leave_queue(&mut self) {
+    pub(super) async fn leave_server_queue(&mut self) {
         if !self.outcome_unknown && self.step_out() && self.may_have_asked() {
             let job = self.core.undo_later(&self.request, &self.owner, RequestFate::AnsweredWithoutGrant);
             let limit = self.core.keeper.sleep(self.core.config.response_timeout);

@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 
 use super::{
     Core,
-    lease::{DetachedHold, HeldLease},
+    lease::{HeldLease, HoldToAdopt},
     owners::{OwnerBlock, OwnerClaim},
     release::{RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN, Unlocked},
     undo::LATE_LOOKS_MS,
@@ -26,7 +26,7 @@ use crate::{
 /// What became of a hold that was to be taken up.
 pub(crate) enum Taken {
     /// It has an owner of its own, and this process looks after it.
-    Up(Arc<HeldLease>),
+    Adopted(Arc<HeldLease>),
     /// The owner has more than this hold, and keeps it.
     Several,
     /// The owner has no hold.
@@ -38,15 +38,15 @@ impl Core {
     /// Moves the one hold of an owner to a fresh one. A move that no task waits for any more, or that was not answered, is undone.
     pub(crate) async fn take_up(
         self: &Arc<Self>,
-        left: &Arc<DetachedHold>,
+        left: &Arc<HoldToAdopt>,
         claim: OwnerClaim,
     ) -> Result<Taken, Fault> {
         // Nothing else is done in the owner's name until this is through, or undone.
         let block = self.owners.block(&left.keys, &left.owner);
         let core = self.clone();
         let moving = self.clone().move_to_own(left.clone(), block).inspect(move |_| drop(claim));
-        let moving = self.drive(moving, move |outcome| {
-            if let Ok((Taken::Up(lease), Some(block))) = outcome
+        let moving = self.run_on_keeper(moving, move |outcome| {
+            if let Ok((Taken::Adopted(lease), Some(block))) = outcome
                 && let Some(left) = lease.give_up()
             {
                 core.hold_ended(&lease, HoldEnd::GivenBack);
@@ -57,7 +57,7 @@ impl Core {
         let (taken, _) = moving.outcome().await.map_err(Fault::Server)??;
         match taken {
             // A shutdown has given it back.
-            Taken::Up(lease) if lease.claim().is_none() => Err(Fault::Server(self.closed_error())),
+            Taken::Adopted(lease) if lease.claim().is_none() => Err(Fault::Server(self.closed_error())),
             taken => Ok(taken),
         }
     }
@@ -65,10 +65,10 @@ impl Core {
     /// The block goes with a hold that was moved: it lasts until a task takes that, and no longer.
     async fn move_to_own(
         self: Arc<Self>,
-        left: Arc<DetachedHold>,
+        left: Arc<HoldToAdopt>,
         block: OwnerBlock,
     ) -> Result<(Taken, Option<OwnerBlock>), Fault> {
-        let DetachedHold { lease_term, fenced, .. } = *left;
+        let HoldToAdopt { lease_term, fenced, .. } = *left;
         let (own, sent_at) = (self.fresh_owner(), self.sent_at(&left.keys));
         let recipient = TransferTarget::adopting(&own, lease_term, fenced);
         let call = left.recipe.transfer(&left.keys, &left.owner, &recipient);
@@ -95,7 +95,7 @@ impl Core {
             late.remedy("use a longer lease, or look at the server's load")
         } else {
             match self.add_lease_and_check_open(&lease, None) {
-                Ok(()) => return Ok((Taken::Up(lease), Some(block))),
+                Ok(()) => return Ok((Taken::Adopted(lease), Some(block))),
                 Err(closed) => {
                     self.lanes.forget(&lease);
                     closed
@@ -112,7 +112,7 @@ impl Core {
     /// Gives a hold back to its owner that no task has yet, when the client is shut down.
     pub(super) async fn leave_again(
         self: &Arc<Self>,
-        left: &DetachedHold,
+        left: &HoldToAdopt,
         own: &Owner,
     ) -> Result<Unlocked, Error> {
         let _cover = self.owners.block(&left.keys, &left.owner);
@@ -126,7 +126,7 @@ impl Core {
     /// A request that was not answered may still arrive and take the hold up again, so this looks again later.
     fn move_back_later(
         self: &Arc<Self>,
-        left: &Arc<DetachedHold>,
+        left: &Arc<HoldToAdopt>,
         own: Owner,
         may_arrive_later: bool,
         block: OwnerBlock,
@@ -149,7 +149,7 @@ impl Core {
     }
 
     /// Whether there was something to give back. Asks until it is answered, or the lease is over.
-    async fn move_back(self: &Arc<Self>, left: &DetachedHold, own: &Owner) -> bool {
+    async fn move_back(self: &Arc<Self>, left: &HoldToAdopt, own: &Owner) -> bool {
         let over_ms = self.now_ms().saturating_add(left.lease_term.lease_ms.max(0) as u64);
         let mut delay_ms = RETRY_DELAY_MS_MIN;
         loop {

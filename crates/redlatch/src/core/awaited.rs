@@ -17,7 +17,7 @@ use super::{Core, watch::WATCH_REFRESH_MS};
 use crate::{catch_panic::catch_panic, randomness::SeededMap};
 
 /// A waiter that waits no longer than this costs nothing here.
-pub(super) const AWAITED_AFTER: Duration = Duration::from_millis(200);
+pub(super) const WATCH_KEY_AFTER: Duration = Duration::from_millis(200);
 /// The shortest time between two looks at a name.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
@@ -26,8 +26,8 @@ const LOOK_PAUSE: Duration = Duration::from_secs(1);
 pub(super) enum WaitsFor {
     /// The name can be its own as soon as the key is gone.
     KeyGone,
-    /// Others come first in a queue that is a key of its own: only if all keys are gone it has to ask anew.
-    AllKeysGone,
+    /// Others come first in a queue that is a key of its own, so it has to ask anew only when the whole keyspace was emptied, or may have been.
+    KeyspaceEmptied,
 }
 
 /// The names that are waited for, by their keys.
@@ -45,21 +45,21 @@ struct AwaitedName {
     look_now: Arc<Notify>,
 }
 
-/// That a waiter waits for a name, until dropped.
-pub(super) struct Awaiting {
+/// The registration of one waiter for one key. Dropping it ends it.
+pub(super) struct KeyWatch {
     core: Weak<Core>,
     key: Arc<[u8]>,
     notify: Arc<Notify>,
     waits_for: WaitsFor,
 }
 
-impl Awaiting {
+impl KeyWatch {
     pub(super) fn waits_for(&self) -> WaitsFor {
         self.waits_for
     }
 }
 
-impl Drop for Awaiting {
+impl Drop for KeyWatch {
     fn drop(&mut self) {
         if let Some(core) = self.core.upgrade()
             && !core.is_forked()
@@ -100,7 +100,7 @@ impl AwaitedNames {
     }
 
     /// Whether the task that this wakes is still the one that looks at the key.
-    fn are_looked_for_by(&self, key: &[u8], look_now: &Arc<Notify>) -> bool {
+    fn is_current_looker(&self, key: &[u8], look_now: &Arc<Notify>) -> bool {
         self.lock().get(key).is_some_and(|name| Arc::ptr_eq(&name.look_now, look_now))
     }
 
@@ -140,7 +140,7 @@ impl AwaitedNames {
                 }
                 Some(is_there) => name.those_who_wait_for(|waits_for| match waits_for {
                     WaitsFor::KeyGone => !is_there,
-                    WaitsFor::AllKeysGone => after_gap,
+                    WaitsFor::KeyspaceEmptied => after_gap,
                 }),
             }
         };
@@ -156,7 +156,7 @@ impl AwaitedNames {
             names
                 .values()
                 .map(|name| {
-                    let behind = name.those_who_wait_for(|waits_for| waits_for == WaitsFor::AllKeysGone);
+                    let behind = name.those_who_wait_for(|waits_for| waits_for == WaitsFor::KeyspaceEmptied);
                     (name.look_now.clone(), behind)
                 })
                 .unzip()
@@ -176,22 +176,22 @@ impl AwaitedName {
 
 impl Core {
     /// Has a waiter woken when the key is gone, until what is returned is dropped.
-    pub(super) fn await_vanishing(
+    pub(super) fn watch_until_gone(
         &self,
         key: Arc<[u8]>,
         notify: Arc<Notify>,
         waits_for: WaitsFor,
-    ) -> Awaiting {
+    ) -> KeyWatch {
         if let Some(look_now) = self.awaited.add(&key, &notify, waits_for) {
             self.keeper.handle().spawn(look_for_waiters(self.me.clone(), key.clone(), look_now));
         }
-        Awaiting { core: self.me.clone(), key, notify, waits_for }
+        KeyWatch { core: self.me.clone(), key, notify, waits_for }
     }
 }
 
 /// Looks whether a key is there when it has changed, for as long as it has waiters. Does not keep the client alive while it sleeps.
 async fn look_for_waiters(core: Weak<Core>, key: Arc<[u8]>, look_now: Arc<Notify>) {
-    let of_waiters = || core.upgrade().filter(|core| core.awaited.are_looked_for_by(&key, &look_now));
+    let of_waiters = || core.upgrade().filter(|core| core.awaited.is_current_looker(&key, &look_now));
     while let Some(core) = of_waiters() {
         let next_look = tokio::time::sleep(LOOK_PAUSE);
         // A panic, of the program's log for instance, is no answer.
@@ -223,7 +223,7 @@ mod tests {
         let (key, other): (Arc<[u8]>, Arc<[u8]>) = (Arc::from(&b"x"[..]), Arc::from(&b"y"[..]));
         let (first, behind) = <(Arc<Notify>, Arc<Notify>)>::default();
         let look_now = names.add(&key, &first, WaitsFor::KeyGone).expect("the first waiter begins the looks");
-        assert!(names.add(&key, &behind, WaitsFor::AllKeysGone).is_none(), "and one task is enough");
+        assert!(names.add(&key, &behind, WaitsFor::KeyspaceEmptied).is_none(), "and one task is enough");
         names.key_changed(&other);
         names.looked(&other, Some(false), false);
         assert!(!was_woken(&look_now) && !was_woken(&first));
@@ -241,7 +241,7 @@ mod tests {
         let key: Arc<[u8]> = Arc::from(&b"x"[..]);
         let (first, behind) = <(Arc<Notify>, Arc<Notify>)>::default();
         let look_now = names.add(&key, &first, WaitsFor::KeyGone).expect("the first waiter begins the looks");
-        names.add(&key, &behind, WaitsFor::AllKeysGone);
+        names.add(&key, &behind, WaitsFor::KeyspaceEmptied);
         names.look_at_all();
         assert!(was_woken(&look_now) && !was_woken(&behind), "not before it is watched");
         assert!(names.take_gap(&key) && !names.take_gap(&key));
@@ -263,10 +263,10 @@ mod tests {
         let key: Arc<[u8]> = Arc::from(&b"x"[..]);
         let (first, next) = <(Arc<Notify>, Arc<Notify>)>::default();
         names.add(&key, &first, WaitsFor::KeyGone);
-        names.add(&key, &next, WaitsFor::AllKeysGone);
+        names.add(&key, &next, WaitsFor::KeyspaceEmptied);
         names.add(&key, &next, WaitsFor::KeyGone);
         names.remove(&key, &first, WaitsFor::KeyGone);
-        names.remove(&key, &next, WaitsFor::AllKeysGone);
+        names.remove(&key, &next, WaitsFor::KeyspaceEmptied);
         names.looked(&key, Some(false), false);
         assert!(was_woken(&next));
     }
@@ -279,10 +279,10 @@ mod tests {
         let look_now = names.add(&key, &one, WaitsFor::KeyGone).unwrap();
         names.add(&key, &two, WaitsFor::KeyGone);
         names.remove(&key, &one, WaitsFor::KeyGone);
-        assert!(names.are_looked_for_by(&key, &look_now) && !was_woken(&look_now));
+        assert!(names.is_current_looker(&key, &look_now) && !was_woken(&look_now));
         names.remove(&key, &two, WaitsFor::KeyGone);
-        assert!(!names.are_looked_for_by(&key, &look_now) && was_woken(&look_now));
+        assert!(!names.is_current_looker(&key, &look_now) && was_woken(&look_now));
         let next = names.add(&key, &one, WaitsFor::KeyGone).expect("looks begin anew");
-        assert!(names.are_looked_for_by(&key, &next) && !names.are_looked_for_by(&key, &look_now));
+        assert!(names.is_current_looker(&key, &next) && !names.is_current_looker(&key, &look_now));
     }
 }

@@ -322,7 +322,7 @@ impl Core {
     ) -> impl Future<Output = Vec<Result<Unlocked, Error>>> + Send {
         let count = holds.len();
         // It begins at once, because a `select!` may poll none of its branches.
-        let work = self.drive(self.clone().give_back_all(holds), |_| {});
+        let work = self.run_on_keeper(self.clone().give_back_all(holds), |_| {});
         async move { work.outcome().await.unwrap_or_else(|error| vec![Err(error); count]) }
     }
 
@@ -422,12 +422,18 @@ impl Core {
                 }
                 Err(fault @ (Fault::NotSent(_) | Fault::Unknown(_))) => {
                     self.clone()
-                        .settle(lease.clone(), tells_lane, block, ReleaseMode::AllHolds, Err(fault.clone()))
+                        .finish_after_first_try(
+                            lease.clone(),
+                            tells_lane,
+                            block,
+                            ReleaseMode::AllHolds,
+                            Err(fault.clone()),
+                        )
                         .await
                 }
                 // What was refused together may be allowed for each.
                 Ok(_) | Err(Fault::Server(_)) => {
-                    let outcome = self.release_whole(&lease, false, &block).await;
+                    let outcome = self.release_last_hold(&lease, false, &block).await;
                     self.finish_release_in_lane(&lease, tells_lane, block, outcome)
                 }
             };

@@ -86,7 +86,7 @@ pub(crate) trait Contender: Send {
 
     /// After an attempt in vain: whether a task of this process is about to hand over, or will wake this one when it does not.
     /// Then there is no need yet to hear messages.
-    fn expect_grant(&mut self) -> bool {
+    fn rely_on_local_grant(&mut self) -> bool {
         false
     }
 
@@ -101,16 +101,16 @@ pub(crate) trait Contender: Send {
 }
 
 impl Core {
-    /// Contends until won, refused, or out of time (`None`). `others_first` lets other processes go first.
+    /// Contends until won, refused, or out of time (`None`). `other_processes_first` lets other processes go first.
     pub(crate) async fn contest<C: Contender>(
         self: &Arc<Self>,
         contender: &mut C,
         wait: Wait,
         deadline: &WaitDeadline,
-        others_first: bool,
+        other_processes_first: bool,
     ) -> Result<Option<C::Gain>, Error> {
         let gate = contender.gate().map(|key| Gated { key, liveness: Arc::default() });
-        let work = pin!(self.contest_at(gate.as_ref(), contender, wait, deadline, others_first));
+        let work = pin!(self.contest_at(gate.as_ref(), contender, wait, deadline, other_processes_first));
         match &gate {
             Some(gate) => gate.liveness.run_noting_polls(work).await,
             None => work.await,
@@ -123,7 +123,7 @@ impl Core {
         contender: &mut C,
         wait: Wait,
         deadline: &WaitDeadline,
-        others_first: bool,
+        other_processes_first: bool,
     ) -> Result<Option<C::Gain>, Error> {
         let mut server_wait = ServerWait::until_gone(contender.vanishing_key());
         contender.set_notify(|| server_wait.notify());
@@ -133,7 +133,7 @@ impl Core {
         let mut limit = *deadline;
         let (mut gate_pass, mut first_refusal) = (None, true);
         let mut last = LastOutcome::Nothing;
-        if others_first {
+        if other_processes_first {
             if let Some(channel) = contender.channel() {
                 server_wait.subscribe(self, channel);
             }
@@ -158,7 +158,7 @@ impl Core {
                 gate_pass.note_asking(now_ms);
                 now_ms
             });
-            let server_changes = self.store.server_changes();
+            let takeovers = self.store.takeovers();
             let time_is_short = deadline.is_near(self);
             let Some(outcome) = limit.bound(self, pin!(contender.attempt())).await else {
                 contender.mark_outcome_unknown();
@@ -203,7 +203,7 @@ impl Core {
                     }
                     // A message that is missed here does no harm, because the lock is asked for again after the subscription.
                     if std::mem::take(&mut first_refusal)
-                        && contender.expect_grant()
+                        && contender.rely_on_local_grant()
                         && server_wait.await_expected_grant(self, EXPECTED_GRANT_WAIT, deadline).await?
                     {
                         continue;
@@ -248,7 +248,7 @@ impl Core {
                     let Some(pause) = pause else {
                         return Err(error);
                     };
-                    server_wait.wait_in_trouble(self, pause, server_changes, deadline).await?;
+                    server_wait.wait_in_trouble(self, pause, takeovers, deadline).await?;
                     if deadline.is_over(self) {
                         return Err(error);
                     }
@@ -278,8 +278,9 @@ impl Core {
         let gate_pass = self.gates.pass(gate.key.clone(), gate.liveness.clone());
         // It stands in the line first, and the keeper is asked to look second, so the look finds it.
         self.keeper.keeper_alarm().look_at_lanes_by(self.now_ms() + TASK_POLL_DUE_MS);
-        let Some(gate_pass) =
-            server_wait.hear_behind_local_tasks(self, contender.key(), gate_pass, deadline).await?
+        let Some(gate_pass) = server_wait
+            .wait_behind_local_tasks_subscribed(self, contender.key(), gate_pass, deadline)
+            .await?
         else {
             return Ok(None);
         };

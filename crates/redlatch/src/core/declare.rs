@@ -1,4 +1,4 @@
-//! Declaring the timeout keys of read holds, where the server wants every key of a script declared.
+//! DeclaredKeysVariant the timeout keys of read holds, where the server wants every key of a script declared.
 //!
 //! There the scripts of read locks are sent twice: the names of the keys follow from who holds what, which only the server knows. So the script
 //! begins with a look, and replies which keys it needs if one was not declared; then it is sent again with these (`scripts/declared.lua`). Whether a server is of that kind
@@ -22,7 +22,7 @@ use crate::{
     config::url::StoreUrl,
     error::{Error, ErrorKind},
     jitter::jittered,
-    scripts::{Declaring, Fact, Script},
+    scripts::{DeclaredKeysVariant, Fact, Script},
     store::{Arg, Call, Fault, Reply},
 };
 
@@ -75,20 +75,20 @@ impl Strictness {
 
 impl Core {
     /// What sends a script that touches timeout keys.
-    pub(super) fn declarer(&self, declaring: &'static Declaring) -> Declarer {
+    pub(super) fn key_declarer(&self, declared_keys_variant: &'static DeclaredKeysVariant) -> KeyDeclarer {
         let (strictness, timers) = (self.strictness.clone(), self.keeper.handle().clone());
-        Declarer { declaring, strictness, timers }
+        KeyDeclarer { declared_keys_variant, strictness, timers }
     }
 }
 
 /// One call of a script that touches timeout keys.
-pub(super) struct Declarer {
-    declaring: &'static Declaring,
+pub(super) struct KeyDeclarer {
+    declared_keys_variant: &'static DeclaredKeysVariant,
     strictness: Arc<Strictness>,
     timers: Handle,
 }
 
-impl Declarer {
+impl KeyDeclarer {
     /// Sends the call as it is, and with its keys declared if the server turns out to want that or is known to.
     pub(super) async fn run<T, F>(
         self,
@@ -116,10 +116,10 @@ impl Declarer {
                 Err(fault) => return Err(fault),
             }
         }
-        let mut keys = likely(&call, self.declaring);
-        let mut whose = self.declaring.whose;
+        let mut keys = likely(&call, self.declared_keys_variant);
+        let mut whose = self.declared_keys_variant.whose;
         for tries in 1..=TRIES_MAX {
-            let answer = send(with_keys(&call, self.declaring, &keys, whose)).await?;
+            let answer = send(with_keys(&call, self.declared_keys_variant, &keys, whose)).await?;
             let Some(wanted) = wanted(&call, reply(&answer)) else { return Ok(answer) };
             // There are more keys than that, or others come in faster than this can follow.
             if whose == ALL && (tries >= WHOLE_TRIES_MAX || wanted.len() > KEYS_MAX) {
@@ -152,8 +152,8 @@ fn first_owner(whose: &str) -> usize {
 }
 
 /// The keys of owners with one hold, which is what most have.
-fn likely(call: &Call, declaring: &Declaring) -> Vec<Arc<[u8]>> {
-    let whose = declaring.whose;
+fn likely(call: &Call, declared_keys_variant: &DeclaredKeysVariant) -> Vec<Arc<[u8]>> {
+    let whose = declared_keys_variant.whose;
     let one = if whose == "3" { usize::MAX } else { 1 };
     let bases = call.keys.iter().skip(1).step_by(2).take(one);
     let owners = call.args.iter().skip(first_owner(whose) - 1);
@@ -182,9 +182,14 @@ fn text(arg: &Arg) -> Vec<u8> {
     }
 }
 
-fn with_keys(call: &Call, declaring: &'static Declaring, keys: &[Arc<[u8]>], whose: &'static str) -> Call {
+fn with_keys(
+    call: &Call,
+    declared_keys_variant: &'static DeclaredKeysVariant,
+    keys: &[Arc<[u8]>],
+    whose: &'static str,
+) -> Call {
     let mut declared = call.clone();
-    declared.script = &declaring.script;
+    declared.script = &declared_keys_variant.script;
     declared.keys.extend(keys.iter().cloned());
     declared.int(call.keys.len() as i64).constant(whose)
 }

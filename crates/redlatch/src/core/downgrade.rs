@@ -89,7 +89,7 @@ impl Core {
     ) -> Result<Grant, Error> {
         let core = self.clone();
         // Its task may drop the future, or poll it no more.
-        let turning = self.drive(self.clone().turn(writing.clone(), held), move |outcome| {
+        let turning = self.run_on_keeper(self.clone().turn(writing.clone(), held), move |outcome| {
             if let Ok(grant) = outcome {
                 core.release_in_background(&grant.lease, grant.lease_term);
             }
@@ -158,7 +158,7 @@ impl Core {
             match self.is_there(lease.into()).await {
                 Ok(there) => {
                     if !there {
-                        self.gone(lease).await;
+                        self.end_as_gone(lease).await;
                     }
                     return Ok(());
                 }

@@ -130,7 +130,7 @@ pub(crate) struct Driven<T: Send + 'static> {
 impl Core {
     /// Has the keeper do work that other tasks of this process wait for. So it comes to its end though its own task drops the future,
     /// is not polled any more, or polls none of its branches in a `select!`.
-    pub(crate) fn drive<T: Send + 'static>(
+    pub(crate) fn run_on_keeper<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl Future<Output = T> + Send + 'static,
         abandoned: impl Fn(T) + Send + Sync + 'static,

@@ -129,7 +129,7 @@ impl Keeper {
     }
 
     /// Whether this is the background thread, or one that works with its connections, as blocking ones do and tasks outside any runtime.
-    pub(super) fn is_here(&self) -> bool {
+    pub(super) fn calls_use_keeper_connection(&self) -> bool {
         Handle::try_current().map_or(true, |here| here.id() == self.handle.id())
     }
 
@@ -261,7 +261,7 @@ struct Agenda {
     leases: Vec<Option<Weak<HeldLease>>>,
     free: Vec<usize>,
     /// How often another server had taken over when the leases were last looked at for that.
-    server_changes: u64,
+    takeovers: u64,
 }
 
 /// What the server is asked in one round of the keeper.
@@ -400,7 +400,7 @@ impl Core {
 
     /// The next moment of a lease has changed, or may have.
     pub(crate) fn schedule(&self, lease: &Arc<HeldLease>) {
-        self.recheck_if_unseen(lease);
+        self.recheck_if_unseen_since_interruption(lease);
         if lease.schedule.in_agenda.load(Ordering::Acquire) {
             self.keeper.reschedule(vec![lease.clone()]);
             return;
@@ -410,8 +410,8 @@ impl Core {
 
     /// One round: takes new leases in, announces what is over, renews what is due.
     fn keep_round(self: &Arc<Self>, agenda: &mut Agenda, shared: &Shared, now_ms: u64) {
-        let server_changes = self.store.server_changes();
-        let moved = std::mem::replace(&mut agenda.server_changes, server_changes) != server_changes;
+        let takeovers = self.store.takeovers();
+        let moved = std::mem::replace(&mut agenda.takeovers, takeovers) != takeovers;
         if moved {
             shared.moved.tell();
         }

@@ -18,8 +18,8 @@ const LOCAL_WAKES_MAX: usize = 4;
 pub(crate) enum WaiterMessage {
     /// The lease itself.
     Lease(Arc<HeldLease>),
-    /// The duty to contend at the server; `others_first` when other processes should get their turn first.
-    Contend { others_first: bool },
+    /// The duty to contend at the server; `other_processes_first` when other processes should get their turn first.
+    Contend { other_processes_first: bool },
 }
 
 /// A task in line, as its lane knows it: the sending end.
@@ -133,17 +133,17 @@ pub(super) struct Lane {
 /// What a lane has beside one lease.
 #[derive(Default)]
 pub(super) struct LaneExtras {
-    /// The leases of a kind that has several at a time.
-    concurrent: Vec<Arc<HeldLease>>,
+    /// The leases of the kinds that do not queue in the lane: read holds, permits, and that of a fair lock.
+    other_leases: Vec<Arc<HeldLease>>,
     /// Older leases of the same owner that a later grant has replaced and whose guards are not told yet. They take no part in the lane; the
     /// keeper finds them here.
     replaced: Vec<Arc<HeldLease>>,
     /// How many tasks wait at the server for a hold of such a kind.
-    pub(super) waiting: u32,
+    pub(super) waiting_at_server: u32,
     /// How many releases are on their way that may hand over.
     pub(super) granting_releases: u32,
     /// A task that one of these releases may serve has not subscribed, so the release has to wake it.
-    pub(super) recipient_relies_on_local_wake: bool,
+    pub(super) next_relies_on_local_wake: bool,
     pub(super) queue: VecDeque<WaiterEntry>,
     /// How many tasks have left the line since the last sweep.
     gone: usize,
@@ -151,19 +151,19 @@ pub(super) struct LaneExtras {
 
 impl LaneExtras {
     const NONE: &LaneExtras = &LaneExtras {
-        concurrent: Vec::new(),
+        other_leases: Vec::new(),
         replaced: Vec::new(),
-        waiting: 0,
+        waiting_at_server: 0,
         granting_releases: 0,
-        recipient_relies_on_local_wake: false,
+        next_relies_on_local_wake: false,
         queue: VecDeque::new(),
         gone: 0,
     };
 
     fn is_none(&self) -> bool {
-        self.concurrent.is_empty()
+        self.other_leases.is_empty()
             && self.replaced.is_empty()
-            && self.waiting == 0
+            && self.waiting_at_server == 0
             && self.granting_releases == 0
             && self.queue.is_empty()
     }
@@ -277,8 +277,8 @@ impl Lane {
     }
 
     pub(super) fn leases(&self) -> impl Iterator<Item = &Arc<HeldLease>> {
-        let LaneExtras { concurrent, replaced, .. } = self.extras();
-        self.lease.iter().chain(concurrent).chain(replaced)
+        let LaneExtras { other_leases, replaced, .. } = self.extras();
+        self.lease.iter().chain(other_leases).chain(replaced)
     }
 
     /// A lease comes into being here: from now on the keeper watches it. Returns the leases of other owners whose place it has
@@ -299,13 +299,13 @@ impl Lane {
                     former => lost.extend(former),
                 }
             }
-            LanePolicy::AllContend => self.extras_mut().concurrent.push(lease.clone()),
+            LanePolicy::AllContend => self.extras_mut().other_leases.push(lease.clone()),
             LanePolicy::QueuesAtServer => {
-                let concurrent = &mut self.extras_mut().concurrent;
-                lost.extend(concurrent.iter().filter(|held| held.owner != lease.owner).cloned());
+                let other_leases = &mut self.extras_mut().other_leases;
+                lost.extend(other_leases.iter().filter(|held| held.owner != lease.owner).cloned());
                 // A lease that was handed over is here already.
-                if !concurrent.iter().any(|held| Arc::ptr_eq(held, lease)) {
-                    concurrent.push(lease.clone());
+                if !other_leases.iter().any(|held| Arc::ptr_eq(held, lease)) {
+                    other_leases.push(lease.clone());
                 }
             }
         }
@@ -313,19 +313,19 @@ impl Lane {
         lost
     }
 
-    /// The hold of another owner that the server was seen to have after it was asked for this one.
+    /// A valid hold of another owner that was shown by a request sent after the one for `lease`.
     pub(super) fn newer_than(&self, lease: &HeldLease, now_ms: u64) -> Option<Arc<HeldLease>> {
         // One that is over says nothing of now, though its holder may not have been told yet.
         let mut others = self.leases().filter(|held| held.is_valid(now_ms) && held.owner != lease.owner);
-        others.find(|held| held.last_seen_sent_ms() > lease.last_seen_sent_ms()).cloned()
+        others.find(|held| held.last_proof_sent_ms() > lease.last_proof_sent_ms()).cloned()
     }
 
     /// Takes a lease out; `false` if it had no part in the lane.
     pub(super) fn remove(&mut self, lease: &Arc<HeldLease>) -> bool {
-        if let Some(LaneExtras { concurrent, replaced, .. }) = self.extras_if_any() {
+        if let Some(LaneExtras { other_leases, replaced, .. }) = self.extras_if_any() {
             replaced.retain(|replaced| !Arc::ptr_eq(replaced, lease));
-            if let Some(at) = concurrent.iter().position(|held| Arc::ptr_eq(held, lease)) {
-                concurrent.swap_remove(at);
+            if let Some(at) = other_leases.iter().position(|held| Arc::ptr_eq(held, lease)) {
+                other_leases.swap_remove(at);
                 return true;
             }
         }

@@ -32,7 +32,7 @@ use crate::{catch_panic::catch_panic, error::Error, keys::Keys, recipes::LanePol
 
 const BUCKETS: usize = 64;
 
-/// A hold that the server showed less than this ago counts as there: `try_lock` returns busy without asking, and the hold may be passed on. An
+/// A hold that a request sent less than this ago has shown is taken to be still there: `try_lock` returns busy without asking, and the hold may be passed on. An
 /// older one may have been forced free, and must not keep its own process out for longer than others.
 const SEEN_RECENTLY_MS: u64 = 100;
 
@@ -65,7 +65,7 @@ pub(crate) struct Lanes {
     turn_limits: TurnLimits,
     keeper_alarm: Arc<KeeperAlarm>,
     owners: Arc<Owners>,
-    /// A task may stand in line behind a hold: the keeper has the server report changes of that hold (`lookout.rs`).
+    /// A task may stand in line behind a hold: the keeper subscribes to the lock's channel for it (`lookout.rs`).
     waiters_behind_lease: AtomicBool,
     /// Tasks may stand in line: the keeper looks whether they are polled (`unpolled.rs`).
     has_waiters: AtomicBool,
@@ -181,7 +181,7 @@ impl Lanes {
                     match lane.held() {
                         Some(lease)
                             if lease.is_valid(now_ms)
-                                && lease.last_seen_sent_ms() + SEEN_RECENTLY_MS > now_ms =>
+                                && lease.last_proof_sent_ms() + SEEN_RECENTLY_MS > now_ms =>
                         {
                             return Ok(JoinStep::Busy);
                         }
@@ -235,13 +235,13 @@ impl Lanes {
             lane.local_turn = LocalTurn { since_ms: now_ms, passes: 0 };
         }
         let mut newer =
-            others.iter().find(|held| held.last_seen_sent_ms() > lease.last_seen_sent_ms()).cloned();
+            others.iter().find(|held| held.last_proof_sent_ms() > lease.last_proof_sent_ms()).cloned();
         if lease.recipe.lane_policy() != LanePolicy::AllContend {
             newer = newer.or_else(|| lane.newer_than(lease, now_ms));
         }
         if let Some(newer) = newer {
             drop(bucket);
-            // The one that led has nothing, and the newer one need not be what the line waits for.
+            // The leader has no lease, and the newer one may be in another lane, so the next in line has to ask.
             self.promote(&lease.keys, false);
             return Err(newer);
         }
@@ -268,10 +268,10 @@ impl Lanes {
     ) -> Option<DisplacedLeases> {
         let mut bucket = self.bucket(&lease.keys);
         let queues_in_lane = lease.recipe.lane_policy() == LanePolicy::OneContends;
-        // A fair waiter that is next also asks for itself, so it may have gone. Tasks of other kinds give back what they are handed.
+        // A fair waiter may have got the lock by its own request and left the line. Waiters of the other kinds give back what they are handed.
         let gone = !queues_in_lane && next.tell.is_closed();
         let others = self.of_other_kinds(&bucket, lease, now_ms);
-        let seen_no_earlier = |held: &Arc<HeldLease>| held.last_seen_sent_ms() >= lease.last_seen_sent_ms();
+        let seen_no_earlier = |held: &Arc<HeldLease>| held.last_proof_sent_ms() >= lease.last_proof_sent_ms();
         let granted_since = others.iter().any(seen_no_earlier)
             || bucket.get(&LaneKey(lease.keys.clone())).is_some_and(|lane| {
                 let valid = |held: &&Arc<HeldLease>| held.is_valid(now_ms) && held.owner != lease.owner;
@@ -297,14 +297,14 @@ impl Lanes {
     }
 
     /// A release has been done: the next in line leads.
-    pub(crate) fn release_finished(&self, keys: &Arc<Keys>, others_first: bool) {
+    pub(crate) fn release_finished(&self, keys: &Arc<Keys>, other_processes_first: bool) {
         if self.change(keys, Lane::end_release).is_some() {
-            self.promote(keys, others_first);
+            self.promote(keys, other_processes_first);
         }
     }
 
     /// A leader gives up, or is passed over: the next in line leads, unless another one does already.
-    pub(crate) fn give_up_lead(&self, leader: &Arc<Request>, others_first: bool) {
+    pub(crate) fn give_up_lead(&self, leader: &Arc<Request>, other_processes_first: bool) {
         let left = self.change(&leader.keys, |lane| {
             let led = lane.is_led_by(leader);
             if led {
@@ -313,12 +313,12 @@ impl Lanes {
             led
         });
         if left == Some(true) {
-            self.promote(&leader.keys, others_first);
+            self.promote(&leader.keys, other_processes_first);
         }
     }
 
     /// Lets the next in line lead, if no task holds or leads.
-    fn promote(&self, keys: &Arc<Keys>, others_first: bool) {
+    fn promote(&self, keys: &Arc<Keys>, other_processes_first: bool) {
         let now_ms = self.owners.now_ms();
         // The lane is given to the task before the task is told, because it may run before that returns.
         let next = || {
@@ -334,7 +334,7 @@ impl Lanes {
         while let Some(Some(next)) = next() {
             // A waker that panics does so when the task has been told.
             if !matches!(
-                catch_panic(|| next.tell.send(WaiterMessage::Contend { others_first })),
+                catch_panic(|| next.tell.send(WaiterMessage::Contend { other_processes_first })),
                 Some(Err(_))
             ) {
                 return;

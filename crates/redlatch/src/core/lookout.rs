@@ -24,7 +24,7 @@ impl Core {
     /// Begins to listen for the lines that are worth it.
     pub(super) fn listen_for_lines(self: &Arc<Self>, now_ms: u64) {
         for lease in self.lanes.waited_for(now_ms, UNSEEN_MS_MIN) {
-            if !lease.schedule.watched_out_for.swap(true, Ordering::AcqRel) {
+            if !lease.schedule.has_lookout.swap(true, Ordering::AcqRel) {
                 let core = self.clone();
                 self.keeper.handle().spawn(async move { core.listen_for(lease).await });
             }
@@ -68,7 +68,7 @@ struct Listening {
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        self.lease.schedule.watched_out_for.store(false, Ordering::Release);
+        self.lease.schedule.has_lookout.store(false, Ordering::Release);
         if std::thread::panicking() {
             self.core.lanes.look_at_lines();
             self.core.keeper.watch_connections();

@@ -30,7 +30,12 @@ impl Core {
     /// An answer says that the server has a hold, for so long from when it was asked. `false` if the hold is over here; what the server
     /// keeps of it is removed then, unless its release is on its way.
     #[must_use = "a hold that is over stays so"]
-    pub(crate) fn keeps(self: &Arc<Self>, lease: &Arc<HeldLease>, sent_at: SentAt, lease_ms: i64) -> bool {
+    pub(crate) fn confirm_hold(
+        self: &Arc<Self>,
+        lease: &Arc<HeldLease>,
+        sent_at: SentAt,
+        lease_ms: i64,
+    ) -> bool {
         if lease.confirmed(sent_at, lease_ms, self.now_ms()) {
             return true;
         }

@@ -24,7 +24,10 @@ const FIELDS_MAX: i64 = 16;
 
 impl Core {
     /// As [`all_gone`](Self::all_gone), for one hold.
-    pub(crate) fn gone(self: &Arc<Self>, lease: &Arc<HeldLease>) -> impl Future<Output = ()> + Send + use<> {
+    pub(crate) fn end_as_gone(
+        self: &Arc<Self>,
+        lease: &Arc<HeldLease>,
+    ) -> impl Future<Output = ()> + Send + use<> {
         self.all_gone(std::slice::from_ref(lease))
     }
 
@@ -125,7 +128,7 @@ fn field(lease: &HeldLease) -> Arc<[u8]> {
 
 /// How one hold ended, if it was forced free, which counts more than who came after, or taken over.
 fn reason(lease: &HeldLease, end: &[Reply], now_ms: u64) -> Option<LossReason> {
-    let seen_for_ms = now_ms.saturating_sub(lease.last_seen_sent_ms());
+    let seen_for_ms = now_ms.saturating_sub(lease.last_proof_sent_ms());
     if let Some(record) = end[1].bytes().and_then(Record::read)
         && is_of_the_hold(end[2].int(), seen_for_ms)
     {

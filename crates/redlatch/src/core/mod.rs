@@ -214,7 +214,7 @@ impl Core {
 
     /// Has a hold looked at whose last sight is older than the last interruption: it may have come to the lanes when their
     /// leases had just been looked through.
-    pub(crate) fn recheck_if_unseen(&self, lease: &HeldLease) {
+    pub(crate) fn recheck_if_unseen_since_interruption(&self, lease: &HeldLease) {
         if !lease.is_seen_since(self.last_interruption(&lease.keys)) {
             self.keeper.recheck();
         }

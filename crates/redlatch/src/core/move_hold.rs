@@ -35,7 +35,7 @@ impl Core {
         // A task whose owner other processes may use asks for itself: its own request may still be on its way, and would count a second hold.
         let Some(owner) = next.owner.clone().filter(|owner| !cannot && !owner.is_multi_process()) else {
             drop(next_block);
-            let outcome = self.release_whole(lease, false, block).await;
+            let outcome = self.release_last_hold(lease, false, block).await;
             self.lanes.release_and_grant_finished(&lease.keys, Some(next));
             return outcome;
         };
@@ -194,7 +194,7 @@ impl Core {
         next: WaiterEntry,
         block: OwnerBlock,
     ) -> Result<Unlocked, Error> {
-        let outcome = self.release_whole(&lease, false, &block).await;
+        let outcome = self.release_last_hold(&lease, false, &block).await;
         drop(block);
         self.lanes.requeue(&lease.keys, next);
         let others = self.others_heard(&lease, &outcome);

@@ -419,7 +419,7 @@ impl OwnerBlock {
     }
 
     /// Its request waits no longer for an attempt of the owner, which is not to trust its grant.
-    pub(crate) fn goes_first(&self) {
+    pub(crate) fn overtake_attempt(&self) {
         if self.0.counts {
             self.0.owners.begin(&self.0.id(), |record| record.disturbed |= record.has_begun);
         }

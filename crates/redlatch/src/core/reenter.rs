@@ -32,11 +32,12 @@ impl Core {
         let change = lease.reentries().changes();
         let (core, held) = (self.clone(), lease.clone());
         // Other guards of the lease wait for it.
-        let entry = self.drive(self.clone().enter_again(lease.clone(), lease_term, change), move |outcome| {
-            if outcome.is_ok() {
-                core.release_in_background(&held, lease_term);
-            }
-        });
+        let entry =
+            self.run_on_keeper(self.clone().enter_again(lease.clone(), lease_term, change), move |outcome| {
+                if outcome.is_ok() {
+                    core.release_in_background(&held, lease_term);
+                }
+            });
         let entered = entry.outcome().await.and_then(std::convert::identity);
         entered.map_err(|error| error.on(&lease.keys.name).by(&lease.owner))?;
         Ok(Grant { lease: lease.clone(), lease_term, path: GrantPath::Reentered })
@@ -83,7 +84,9 @@ impl Core {
             let fault = match entered {
                 Ok(reply) if reply.get(1).is_some_and(|count| *count > 0) => {
                     lease.lasts(lease_term);
-                    if !self.keeps(&lease, sent_at, lease_term.lease_ms) || !lease.enter(lease_term.renewed) {
+                    if !self.confirm_hold(&lease, sent_at, lease_term.lease_ms)
+                        || !lease.enter(lease_term.renewed)
+                    {
                         // It is over, or the last guard has gone meanwhile. What that does waits for this, and takes the entry with it unless
                         // it counts down.
                         if self.release_mode(&lease) == ReleaseMode::AllHolds {
@@ -111,7 +114,7 @@ impl Core {
                     return Ok(());
                 }
                 Ok(_) => {
-                    self.gone(&lease).await;
+                    self.end_as_gone(&lease).await;
                     return Err(lost());
                 }
                 Err(Fault::Server(error)) if !error.is_retryable() => return Err(error),

@@ -14,7 +14,7 @@ use std::{
 use super::{
     Core,
     flight::{AfterDrop, Flight},
-    lanes::pass_on::{LaneStep, NextTask},
+    lanes::pass_on::{LaneChoice, NextTask},
     lease::HeldLease,
     outage::IDLE_MS,
     owners::OwnerBlock,
@@ -103,14 +103,16 @@ impl Core {
                     && !lease.outcome_unknown.load(Ordering::Relaxed)
                     && block.no_attempt_asks() =>
             {
-                self.release_now(lease, tells_lane, block).await
+                self.release_from_caller(lease, tells_lane, block).await
             }
             // The next task waits for it, or other guards of the lease do, or attempts of the owner. So it is the keeper's, and does not depend
-            // on whether this task is polled. And what counts down is sent once, so it goes over a connection that answers (`send_once.rs`): what
-            // lies between may have forgotten that of this task, on which nothing has gone since the grant.
+            // on whether this task is polled. And what counts down is sent once, so it needs a connection that is known to answer (`send_once.rs`):
+            // that of this task may have been idle since the grant, and a firewall may have forgotten it.
             step => {
-                let done =
-                    self.drive(self.clone().finish_release(lease.clone(), step), |_| {}).outcome().await;
+                let done = self
+                    .run_on_keeper(self.clone().finish_release(lease.clone(), step), |_| {})
+                    .outcome()
+                    .await;
                 done.and_then(std::convert::identity)
             }
         };
@@ -134,7 +136,7 @@ impl Core {
     }
 
     /// The ordinary release: one request in the caller's task. Only trouble costs more.
-    async fn release_now(
+    async fn release_from_caller(
         self: &Arc<Self>,
         lease: &Arc<HeldLease>,
         tells_lane: bool,
@@ -147,7 +149,7 @@ impl Core {
             let block = block.take()?;
             let (core, held) = (self.clone(), lease.clone());
             let then = Box::new(move |outcome| {
-                let settling = core.clone().settle_abandoned(held, tells_lane, block, mode, outcome);
+                let settling = core.clone().finish_abandoned(held, tells_lane, block, mode, outcome);
                 core.keeper.spawn(async move {
                     // The task that wanted to know is gone.
                     let _ = settling.await;
@@ -162,7 +164,13 @@ impl Core {
         match self.read_release(lease, &block, mode, outcome) {
             Ok(outcome) => self.finish_release_in_lane(lease, tells_lane, block, Ok(outcome)),
             Err(fault) => {
-                let work = Box::pin(self.clone().settle(lease.clone(), tells_lane, block, mode, Err(fault)));
+                let work = Box::pin(self.clone().finish_after_first_try(
+                    lease.clone(),
+                    tells_lane,
+                    block,
+                    mode,
+                    Err(fault),
+                ));
                 Flight::new(self, work, || None).await
             }
         }
@@ -232,36 +240,36 @@ impl Core {
         if !lease.mark_given_back() {
             // Lost in this very moment. The lane must go on all the same.
             match step {
-                LaneStep::Transfer(next) => {
+                LaneChoice::Transfer(next) => {
                     self.lanes.requeue(&lease.keys, next.entry);
                     self.lanes.release_finished(&lease.keys, false);
                 }
-                LaneStep::ReleaseAndGrant(next) => {
+                LaneChoice::ReleaseAndGrant(next) => {
                     self.lanes.release_and_grant_finished(&lease.keys, Some(next.entry))
                 }
-                LaneStep::Release { tells_lane: true } => self.lanes.release_finished(&lease.keys, false),
+                LaneChoice::Release { tells_lane: true } => self.lanes.release_finished(&lease.keys, false),
                 // The next task already has what turned out to be lost: look at it.
-                LaneStep::Passed => self.keeper.recheck(),
-                LaneStep::Release { tells_lane: false } => {}
+                LaneChoice::Passed => self.keeper.recheck(),
+                LaneChoice::Release { tells_lane: false } => {}
             }
             return ReleaseStep::Lost(lease.reason_if_missing(now_ms));
         }
         self.hold_ended(lease, HoldEnd::GivenBack);
         match step {
-            LaneStep::Passed => {
+            LaneChoice::Passed => {
                 // A doubt may have arisen after the lane chose.
-                self.recheck_if_unseen(lease);
+                self.recheck_if_unseen_since_interruption(lease);
                 // Those behind the next holder may have to be looked out for, which is done while calls are made.
                 self.keeper.watch_connections();
                 ReleaseStep::Passed
             }
-            LaneStep::Transfer(next) => {
+            LaneChoice::Transfer(next) => {
                 ReleaseStep::Transfer { next, block: reusable_block.unwrap_or_else(block) }
             }
-            LaneStep::ReleaseAndGrant(next) => {
+            LaneChoice::ReleaseAndGrant(next) => {
                 ReleaseStep::ReleaseAndGrant { next, block: reusable_block.unwrap_or_else(block) }
             }
-            LaneStep::Release { tells_lane } => {
+            LaneChoice::Release { tells_lane } => {
                 ReleaseStep::Release { tells_lane, block: reusable_block.unwrap_or_else(block) }
             }
         }
@@ -291,14 +299,14 @@ impl Core {
                 self.finish_release_in_lane(&lease, false, block, outcome)
             }
             ReleaseStep::Release { tells_lane, block } => {
-                let outcome = self.release_whole(&lease, false, &block).await;
+                let outcome = self.release_last_hold(&lease, false, &block).await;
                 self.finish_release_in_lane(&lease, tells_lane, block, outcome)
             }
         }
     }
 
     /// Removes the owner's field. Also answers how many other processes heard the message.
-    pub(crate) async fn release_whole(
+    pub(crate) async fn release_last_hold(
         self: &Arc<Self>,
         lease: &Arc<HeldLease>,
         as_keeper: bool,
@@ -319,9 +327,9 @@ impl Core {
         outcome
     }
 
-    /// How the last hold of a lease is to be ended now. The guard of a write hold can hand its owner to another process, which may then read
-    /// under it at any moment. A release of all that arrives late would remove that read hold, too. So one hold is counted down, and that
-    /// request is sent once.
+    /// How the last hold of a lease is to be ended now. A caller may give the owner of a write hold to another process, which may then take a
+    /// read hold under it. A request that removes all holds of the owner and arrives late would remove that one, too. So a write hold is counted
+    /// down by one, in a request that is sent once.
     pub(super) fn release_mode(&self, lease: &HeldLease) -> ReleaseMode {
         if lease.owner.is_multi_process() || self.own_write_lease(&lease.keys, &lease.owner).is_some() {
             ReleaseMode::OneHold
@@ -345,7 +353,7 @@ impl Core {
 
     /// Whether the connection over which it was granted has had that answer lately.
     fn was_granted_just_now(&self, lease: &HeldLease) -> bool {
-        !lease.was_renewed() && self.now_ms().saturating_sub(lease.last_seen_sent_ms()) < IDLE_MS
+        !lease.was_renewed() && self.now_ms().saturating_sub(lease.last_proof_sent_ms()) < IDLE_MS
     }
 
     async fn try_release(
@@ -357,7 +365,7 @@ impl Core {
         loop {
             self.until_no_attempt_asks(block).await;
             if self.release_mode(lease) == ReleaseMode::AllHolds {
-                return self.try_release_all(lease, as_keeper, block).await;
+                return self.try_remove_owner(lease, as_keeper, block).await;
             }
             if let Some(outcome) = self.try_count_down(lease, block).await {
                 return outcome;
@@ -366,7 +374,7 @@ impl Core {
     }
 
     /// Removes the owner's field, unless the server is found to have other holds of the owner than are known here.
-    async fn try_release_all(
+    async fn try_remove_owner(
         self: &Arc<Self>,
         lease: &Arc<HeldLease>,
         as_keeper: bool,
@@ -401,8 +409,8 @@ impl Core {
         self.read_release_reply(lease, mode, &reply?)
     }
 
-    /// Both release scripts reply `{number, result, receivers}`: 1 or 0 for the whole, the holds left or -1 for one hold. A whole one
-    /// that has found other holds than it expected replies `{number, -1, count}`, has changed nothing, and is sent anew.
+    /// Both release scripts reply `{number, result, receivers}`. The result for all holds is 1 (released) or 0 (not held), that for one hold is the
+    /// number of holds left or -1 (not held). A release of all that has found other holds than it expected replies `{number, -1, count}`, has changed nothing, and is sent anew.
     pub(super) fn read_release_reply(
         &self,
         lease: &HeldLease,
@@ -459,7 +467,7 @@ impl Core {
     }
 }
 
-/// What a release that removes all holds of a lease is to find. An owner that can be used again can be handed to another process while
+/// How many holds of the owner the server should count when all are released. An owner that can be used again can be handed to another process while
 /// the release is on its way, and what that process enters meanwhile is not to go.
 pub(super) fn expected_holds(lease: &HeldLease) -> ExpectedHolds {
     ExpectedHolds::of(&lease.owner, || lease.holds().expected())

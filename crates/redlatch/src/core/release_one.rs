@@ -112,7 +112,7 @@ impl Core {
             // The whole lease was released meanwhile by the last guard.
             _ if !lease.is_held() && lease.loss().is_none() => Unlocked::Released,
             _ => {
-                self.gone(lease).await;
+                self.end_as_gone(lease).await;
                 Unlocked::AlreadyLost(lease.reason_if_missing(self.now_ms()))
             }
         })

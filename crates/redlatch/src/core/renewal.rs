@@ -92,7 +92,7 @@ impl Core {
         let batch = under_way.leases.clone();
         let lease_ms = batch[0].lease_ms();
         let moved = self.taken_over(&batch[0].keys.key);
-        let (sent_at, server_changes) = (self.sent_at(&batch[0].keys), self.store.server_changes());
+        let (sent_at, takeovers) = (self.sent_at(&batch[0].keys), self.store.takeovers());
         let number = self.fresh_number();
         let told_ms = told_ms(&batch, sent_at.at_ms).unwrap_or(lease_ms);
         let call = batch[0].recipe.renew(number, &keys_and_owners(&batch), told_ms);
@@ -119,9 +119,9 @@ impl Core {
                     lease.schedule.failing.store(false, Ordering::Relaxed);
                     if held.is_held() {
                         // What was said counts, and not what the lease asks for by now.
-                        if self.keeps(lease, sent_at, told_ms) {
+                        if self.confirm_hold(lease, sent_at, told_ms) {
                             self.hold_renewed(lease);
-                            self.recheck_if_unseen(lease);
+                            self.recheck_if_unseen_since_interruption(lease);
                         }
                     } else {
                         gone.push(lease.clone());
@@ -154,7 +154,7 @@ impl Core {
             }
             let pause = jittered(Duration::from_millis(delay_ms));
             // The look at all leases after a change of servers has passed these by while they were asked about.
-            let pause = if self.store.server_changes() == server_changes { pause } else { Duration::ZERO };
+            let pause = if self.store.takeovers() == takeovers { pause } else { Duration::ZERO };
             let again_ms = self.now_ms() + pause.as_millis() as u64;
             for lease in &batch {
                 lease.schedule.renew_due_ms.store(again_ms, Ordering::Relaxed);
@@ -188,9 +188,9 @@ impl Core {
                 gone.push(lease);
             } else {
                 lease.schedule.failing.store(false, Ordering::Relaxed);
-                if self.keeps(&lease, sent_at, told_ms) {
+                if self.confirm_hold(&lease, sent_at, told_ms) {
                     self.hold_renewed(&lease);
-                    self.recheck_if_unseen(&lease);
+                    self.recheck_if_unseen_since_interruption(&lease);
                     late.push(lease);
                 }
             }
@@ -294,7 +294,7 @@ impl Core {
     /// Looks whether a hold is still there, and tells its holder if it is not.
     pub(crate) async fn recheck_now(self: &Arc<Self>, lease: Arc<HeldLease>) {
         if let Ok(false) = self.renew_one(&lease, 0).await {
-            self.gone(&lease).await;
+            self.end_as_gone(&lease).await;
         }
     }
 
@@ -329,8 +329,8 @@ impl Core {
             open.retain(|lease| lease.is_valid(now_ms));
             let Some(first) = open.first() else { break };
             let moved = self.taken_over(&first.keys.key);
-            let (number, sent_at, server_changes) =
-                (self.fresh_number(), self.sent_at(&first.keys), self.store.server_changes());
+            let (number, sent_at, takeovers) =
+                (self.fresh_number(), self.sent_at(&first.keys), self.store.takeovers());
             let call = match told_ms(&open, now_ms) {
                 Some(told_ms) => first.recipe.renew(number, &keys_and_owners(&open), told_ms),
                 None => first.recipe.look(number, &keys_and_owners(&open), &left_ms(&open, now_ms)),
@@ -350,7 +350,7 @@ impl Core {
                     if !held.is_held() {
                         gone.push(lease.clone());
                     } else {
-                        lease.seen(sent_at);
+                        lease.note_seen(sent_at);
                         lease.schedule.failing.store(false, Ordering::Relaxed);
                     }
                 }
@@ -360,7 +360,7 @@ impl Core {
                 told = Some(self.all_gone(&gone));
                 break;
             }
-            if self.store.server_changes() == server_changes {
+            if self.store.takeovers() == takeovers {
                 self.keeper.pause(jittered(Duration::from_millis(delay_ms))).await;
             }
             delay_ms = (delay_ms * 2).min(RETRY_DELAY_MS_MAX);
@@ -369,7 +369,7 @@ impl Core {
             lease.schedule.renewing.store(false, Ordering::Release);
             // A look that began meanwhile has passed it by.
             if !self.is_closed() && lease.is_valid(self.now_ms()) {
-                self.recheck_if_unseen(lease);
+                self.recheck_if_unseen_since_interruption(lease);
             }
         }
         // What is renewed was not due while it was looked at.

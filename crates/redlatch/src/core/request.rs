@@ -31,7 +31,7 @@ pub(crate) struct Request {
     /// The pauses between looks, for kinds without a channel.
     pub(crate) backoff: Option<Backoff>,
     /// Tasks of this process that want these keys go first.
-    pub(crate) yields_to: Option<Arc<Keys>>,
+    pub(crate) local_writers_first: Option<Arc<Keys>>,
     /// The replicas that have to confirm the grant.
     pub(crate) ack: Option<Replication>,
     /// A read hold that the owner of the write lock takes beside it.
@@ -78,7 +78,7 @@ impl Request {
             wait,
             reentrant: true,
             backoff: None,
-            yields_to: None,
+            local_writers_first: None,
             ack: None,
             under_own_write_lock: false,
             inherited_ack: None,

@@ -44,7 +44,10 @@ impl Core {
             // A call that does not wait for others waits for its own release all the same, for the response timeout at most.
             let moment = self.response_deadline();
             let deadline = if request.wait == Wait::No { &moment } else { deadline };
-            match ServerWait::default().hear_behind_local_tasks(self, key, claim.quiet(), deadline).await? {
+            match ServerWait::default()
+                .wait_behind_local_tasks_subscribed(self, key, claim.quiet(), deadline)
+                .await?
+            {
                 Some(quiet) => quiet?,
                 None => return Ok(None),
             }
@@ -93,7 +96,9 @@ impl Core {
             (AttemptMode::Once, AttemptMode::Waits) => return Ok(None),
         };
         let claim = self.owners.claim(&request.keys, owner, what);
-        ServerWait::default().hear_behind_local_tasks(self, &request.keys.key, claim, deadline).await
+        ServerWait::default()
+            .wait_behind_local_tasks_subscribed(self, &request.keys.key, claim, deadline)
+            .await
     }
 
     /// The claim on the owner, when nothing of it is under way that could take a hold away.
@@ -111,12 +116,12 @@ impl Core {
         let moment = self.response_deadline();
         let claim = self.owners.claim(keys, owner, AttemptMode::Once);
         let claim = ServerWait::default()
-            .hear_behind_local_tasks(self, &keys.key, claim, &moment)
+            .wait_behind_local_tasks_subscribed(self, &keys.key, claim, &moment)
             .await?
             .ok_or_else(busy)?;
         // Doubt is no matter: what is still on its way for the owner does not meet the hold once it has moved.
         ServerWait::default()
-            .hear_behind_local_tasks(self, &keys.key, claim.begun_with_a_hold(), &moment)
+            .wait_behind_local_tasks_subscribed(self, &keys.key, claim.begun_with_a_hold(), &moment)
             .await?
             .ok_or_else(busy)?;
         self.refuse_beside_a_guard(keys, owner)

@@ -18,27 +18,39 @@ pub(crate) type Numbers = SmallVec<[i64; 4]>;
 
 impl Core {
     /// Sends one call of a script and returns its reply. The call gets a number of its own (`request_ids.rs`), and it is noted whether the server
-    /// answers (`outage.rs`). All its keys are declared where the server wants that (`declare.rs`). A call over the keeper's connection ends
-    /// the watching of its keys there, which then begins anew (`watch.rs`).
+    /// answers (`outage.rs`). All its keys are declared where the server wants that (`declare.rs`). The server
+    /// watches a key (`CLIENT TRACKING`) until its next change and does not report a change over the keeper's own connection, so the key is
+    /// watched anew after such a call (`watch.rs`).
     pub(crate) fn run(
         &self,
         mut call: Call,
     ) -> impl Future<Output = Result<Reply, Fault>> + Send + Unpin + 'static + use<> {
-        let keys = self.watch_ended_by(&call, self.keeper.is_here());
+        let keys = self.watch_ended_by(&call, self.keeper.calls_use_keeper_connection());
         let request_id = self.request_ids.assign(&mut call);
         let slot = self.slot_of(&call);
         let run = RequestId::awaited(
             request_id,
-            self.tracked(slot, self.keeper.is_here(), call.script, self.run_declared(call)),
+            self.tracked(
+                slot,
+                self.keeper.calls_use_keeper_connection(),
+                call.script,
+                self.run_with_declared_keys(call),
+            ),
             |reply| reply,
         );
         self.watched_again_after(keys, run)
     }
 
-    fn run_declared(&self, call: Call) -> RunFuture {
-        let Some(declaring) = call.script.declaring() else { return self.store.run(call) };
+    fn run_with_declared_keys(&self, call: Call) -> RunFuture {
+        let Some(declared_keys_variant) = call.script.declared_keys_variant() else {
+            return self.store.run(call);
+        };
         let store = self.store.clone();
-        Box::pin(self.declarer(declaring).run(call, move |call| store.run(call), |reply| reply))
+        Box::pin(self.key_declarer(declared_keys_variant).run(
+            call,
+            move |call| store.run(call),
+            |reply| reply,
+        ))
     }
 
     /// As [`run`](Self::run), over the connection of the background thread.
@@ -61,14 +73,20 @@ impl Core {
     }
 
     fn run_declared_as_keeper(&self, call: Call) -> RunFuture {
-        let Some(declaring) = call.script.declaring() else { return self.store.run_as_keeper(call) };
+        let Some(declared_keys_variant) = call.script.declared_keys_variant() else {
+            return self.store.run_as_keeper(call);
+        };
         let store = self.store.clone();
-        Box::pin(self.declarer(declaring).run(call, move |call| store.run_as_keeper(call), |reply| reply))
+        Box::pin(self.key_declarer(declared_keys_variant).run(
+            call,
+            move |call| store.run_as_keeper(call),
+            |reply| reply,
+        ))
     }
 
     /// As [`run`](Self::run), for calls that replicas are to confirm.
     pub(crate) fn run_acked(&self, mut call: Call, count: ReplicaCount, must: bool) -> AckedFuture {
-        let keys = self.watch_ended_by(&call, self.keeper.is_here());
+        let keys = self.watch_ended_by(&call, self.keeper.calls_use_keeper_connection());
         let request_id = self.request_ids.assign(&mut call);
         let slot = self.slot_of(&call);
         let run = self.tracked(slot, false, call.script, self.run_declared_acked(call, count, must));
@@ -77,15 +95,23 @@ impl Core {
     }
 
     fn run_declared_acked(&self, call: Call, count: ReplicaCount, must: bool) -> AckedFuture {
-        let Some(declaring) = call.script.declaring() else { return self.store.run_acked(call, count, must) };
+        let Some(declared_keys_variant) = call.script.declared_keys_variant() else {
+            return self.store.run_acked(call, count, must);
+        };
         let store = self.store.clone();
         let send = move |call| store.run_acked(call, count, must);
-        Box::pin(self.declarer(declaring).run(call, send, |(reply, _)| reply))
+        Box::pin(self.key_declarer(declared_keys_variant).run(call, send, |(reply, _)| reply))
     }
 
     /// Runs a script that changes nothing, so that no watching ends by it.
     pub(crate) fn query(&self, call: Call) -> RunFuture {
-        self.tracked(self.slot_of(&call), self.keeper.is_here(), call.script, self.store.run(call)).boxed()
+        self.tracked(
+            self.slot_of(&call),
+            self.keeper.calls_use_keeper_connection(),
+            call.script,
+            self.store.run(call),
+        )
+        .boxed()
     }
 
     /// Notes whether the server answers, and tells the observer how it ended.
@@ -105,7 +131,13 @@ impl Core {
 
     /// The same at the server of one slot.
     pub(crate) fn query_in(&self, slot: u16, call: Call) -> RunFuture {
-        self.tracked(slot, self.keeper.is_here(), call.script, self.store.run_at(slot, call)).boxed()
+        self.tracked(
+            slot,
+            self.keeper.calls_use_keeper_connection(),
+            call.script,
+            self.store.run_at(slot, call),
+        )
+        .boxed()
     }
 
     /// The same over the connection of the background thread.
@@ -171,7 +203,7 @@ impl Core {
             tokio::select! {
                 biased;
                 () = block.until_no_attempt_asks() => {}
-                () = self.keeper.sleep(self.config.response_timeout) => block.goes_first(),
+                () = self.keeper.sleep(self.config.response_timeout) => block.overtake_attempt(),
             }
         }
     }

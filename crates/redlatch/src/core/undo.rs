@@ -290,7 +290,7 @@ impl Core {
                 request.recipe.release_one(&request.keys, owner, publish, known, request.lease_term.lease_ms)
             };
             let counts = what != What::Everything;
-            let server_changes = self.store.server_changes();
+            let takeovers = self.store.takeovers();
             let number = owner.request_number_placeholder();
             let reply = match what {
                 What::Everything => {
@@ -343,7 +343,7 @@ impl Core {
                 // The server that answers now may lack the grant, and what it counts may be another process's.
                 return Undone::Unknown;
             }
-            if self.store.server_changes() == server_changes {
+            if self.store.takeovers() == takeovers {
                 self.keeper.pause(jittered(Duration::from_millis(delay_ms))).await;
             }
             delay_ms = (delay_ms * 2).min(RETRY_DELAY_MS_MAX);
@@ -353,7 +353,7 @@ impl Core {
     /// As [`look_later`](Self::look_later), for what was granted to the repeat of such a request and has been let go, and for an entry without
     /// an answer, which a hold that was counted down beside the owner's write hold has left behind.
     pub(super) fn undo_late_arrivals(self: &Arc<Self>, lease: &Arc<HeldLease>) {
-        if let Some(before) = lease.before() {
+        if let Some(before) = lease.predecessor() {
             self.undo_late_arrivals(before);
         }
         if lease.outcome_unknown.load(Ordering::Relaxed) || lease.is_count_in_doubt() {

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use super::{
     Core, Wait,
-    awaited::{AWAITED_AFTER, Awaiting, WaitsFor},
+    awaited::{KeyWatch, WATCH_KEY_AFTER, WaitsFor},
 };
 use crate::{
     config::{POLL_INTERVAL_MAX, QUEUE_POLL_INTERVAL_MAX},
@@ -23,11 +23,11 @@ use crate::{
     store::{Fault, SubscribeFuture, Subscription},
 };
 
-/// The longest poll interval of a waiter behind others in a queue, whatever is set: a look within 30 s keeps its place, and drops dead waiters before it.
+/// The longest poll interval of a waiter behind others in a queue, even if a longer one is set: a waiter must ask within 30 s to keep its place, and asking also removes dead waiters before it.
 const QUEUED_SLEEP_MAX: Duration = Duration::from_secs(10);
 /// The shortest sleep: a hint of 0 ms means "about to expire" and must not become a busy loop.
 const SLEEP_MIN: Duration = Duration::from_millis(2);
-/// What an answer is given in any case, also when the time for waiting is nearly over: on a busy machine answers take a while.
+/// The least time allowed for an answer, even when the deadline is nearer: on a busy machine answers take a while.
 pub(crate) const ANSWER_TIME: Duration = Duration::from_millis(100);
 /// What it takes to read an answer that is there already.
 pub(super) const ANSWER_READ_TIME: Duration = Duration::from_millis(20);
@@ -110,10 +110,10 @@ impl WaitDeadline {
 /// What wakes a waiter: a message, the return of a subscription, the end of the key, or time.
 #[derive(Default)]
 pub(super) struct ServerWait {
-    /// The key without which there is nothing to wait for.
+    /// When this key is gone, it is worth asking again.
     vanishing_key: Option<Arc<[u8]>>,
     /// Its registration with the keeper, made after 200 ms of waiting (`awaited.rs`).
-    awaiting: Option<Awaiting>,
+    key_watch: Option<KeyWatch>,
     /// Made when it is asked for: most acquires find the lock free.
     notify: Option<Arc<Notify>>,
     state: State,
@@ -183,11 +183,11 @@ impl ServerWait {
     ) -> Result<(), Error> {
         // No longer than its place counts.
         let poll = self.poll_interval(core).clamp(QUEUE_POLL_INTERVAL_MAX, QUEUED_SLEEP_MAX);
-        self.pause_for_change(core, jittered(poll), WaitsFor::AllKeysGone, deadline).await
+        self.pause_for_change(core, jittered(poll), WaitsFor::KeyspaceEmptied, deadline).await
     }
 
     /// Sleeps until a message, a subscription that came late, the end of the key, or time. After 200 ms the keeper has the server report changes of the
-    /// key (`CLIENT TRACKING`). It looks after each, once a second at most, and wakes this task when the key is gone (`awaited.rs`).
+    /// key (`CLIENT TRACKING`). The keeper looks at the key after each report, once a second at most, and wakes this task when the key is gone (`awaited.rs`).
     async fn pause_for_change(
         &mut self,
         core: &Core,
@@ -195,25 +195,25 @@ impl ServerWait {
         waits_for: WaitsFor,
         deadline: &WaitDeadline,
     ) -> Result<(), Error> {
-        let until = Until::MessageOrConfirmation;
+        let until = Until::NoticeOrConfirmation;
         let mut left = time;
         if let Some(key) = &self.vanishing_key
-            && self.awaiting.as_ref().is_none_or(|awaiting| awaiting.waits_for() != waits_for)
-            && time > AWAITED_AFTER
+            && self.key_watch.as_ref().is_none_or(|key_watch| key_watch.waits_for() != waits_for)
+            && time > WATCH_KEY_AFTER
         {
             let key = key.clone();
-            if self.pause(core, AWAITED_AFTER, until, deadline).await? != WokenBy::Time
+            if self.pause(core, WATCH_KEY_AFTER, until, deadline).await? != WokenBy::Time
                 || deadline.is_over(core)
             {
                 return Ok(());
             }
-            left -= AWAITED_AFTER;
-            self.awaiting = Some(core.await_vanishing(key, self.notify(), waits_for));
+            left -= WATCH_KEY_AFTER;
+            self.key_watch = Some(core.watch_until_gone(key, self.notify(), waits_for));
         }
         self.pause(core, left, until, deadline).await.map(drop)
     }
 
-    /// The interval that is set counts for a waiter that hears messages. Without them looking is all that wakes it, so 800 ms is the most then.
+    /// The interval that is set; at most 800 ms for a waiter without a subscription, which nothing else wakes.
     fn poll_interval(&self, core: &Core) -> Duration {
         let set = core.config.poll_interval_max;
         if matches!(self.state, State::Subscribed(_)) { set } else { set.min(POLL_INTERVAL_MAX) }
@@ -227,7 +227,7 @@ impl ServerWait {
         deadline: &WaitDeadline,
     ) -> Result<bool, Error> {
         let time = deadline.left(core).map_or(time, |left| left.min(time));
-        Ok(self.sleep(core, time, Until::Message).await? == WokenBy::Notice)
+        Ok(self.sleep(core, time, Until::Notice).await? == WokenBy::Notice)
     }
 
     /// Sleeps for a time, or until a message comes.
@@ -237,15 +237,15 @@ impl ServerWait {
         time: Duration,
         deadline: &WaitDeadline,
     ) -> Result<(), Error> {
-        self.pause(core, time, Until::Message, deadline).await.map(drop)
+        self.pause(core, time, Until::Notice, deadline).await.map(drop)
     }
 
-    /// Sleeps before another try in trouble. It ends early if another server takes the keyspace over, now or since `server_changes` was read.
+    /// Sleeps before another try in trouble. It ends early if another server takes the keyspace over, now or since `takeovers` was read.
     pub(super) async fn wait_in_trouble(
         &mut self,
         core: &Core,
         time: Duration,
-        server_changes: u64,
+        takeovers: u64,
         deadline: &WaitDeadline,
     ) -> Result<(), Error> {
         let taken_over = core.keeper.taken_over();
@@ -254,13 +254,13 @@ impl ServerWait {
             biased;
             // Listening comes before looking.
             () = &mut taken_over => Ok(()),
-            () = async {}, if core.store.server_changes() != server_changes => Ok(()),
+            () = async {}, if core.store.takeovers() != takeovers => Ok(()),
             outcome = self.wait(core, time, deadline) => outcome,
         }
     }
 
     /// Waits behind others of this process until `work` is done, and hears its subscription meanwhile; `None` when time is up.
-    pub(super) async fn hear_behind_local_tasks<T>(
+    pub(super) async fn wait_behind_local_tasks_subscribed<T>(
         &mut self,
         core: &Core,
         key: &[u8],
@@ -277,7 +277,7 @@ impl ServerWait {
                 }
             }
         };
-        core.behind_local_tasks(key, deadline, pin!(work_and_hear)).await
+        core.wait_behind_local_tasks(key, deadline, pin!(work_and_hear)).await
     }
 
     async fn pause(
@@ -321,7 +321,7 @@ impl ServerWait {
                 () = &mut closing => return Err(core.closed_error()),
                 outcome = subscription_arrives(&mut self.state) => {
                     self.subscription_arrived(core, outcome);
-                    if until != Until::Message {
+                    if until != Until::Notice {
                         return Ok(WokenBy::Confirmation);
                     }
                 }
@@ -338,7 +338,7 @@ impl Core {
         WaitDeadline::new(self, Wait::AtMost(self.config.response_timeout))
     }
 
-    /// Waits in a lane, as [`behind_local_tasks`](Self::behind_local_tasks). The keeper wakes those in line when the server is in trouble, and a shutdown ends their
+    /// Waits in a lane, as [`wait_behind_local_tasks`](Self::wait_behind_local_tasks). The keeper wakes those in line when the server is in trouble, and a shutdown ends their
     /// wait; so waiting here needs neither a subscription nor a timer.
     pub(super) async fn wait_in_lane<T>(
         &self,
@@ -348,7 +348,7 @@ impl Core {
     ) -> Result<Option<T>, Error> {
         if deadline.left(self).is_some() {
             // Boxed, so that the future of those who have no limit stays small.
-            return Box::pin(self.behind_local_tasks(key, deadline, work)).await;
+            return Box::pin(self.wait_behind_local_tasks(key, deadline, work)).await;
         }
         loop {
             let done = poll_fn(|context| match work.as_mut().poll(context) {
@@ -369,7 +369,7 @@ impl Core {
 
     /// Waits behind other tasks of this process, which ask the server in its place. Returns `None` at the deadline. Without a deadline it waits
     /// on, and fails once an outage has lasted longer than the outage tolerance.
-    pub(super) async fn behind_local_tasks<T>(
+    pub(super) async fn wait_behind_local_tasks<T>(
         &self,
         key: &[u8],
         deadline: &WaitDeadline,
@@ -416,9 +416,9 @@ impl Core {
 /// What ends a sleep, besides time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Until {
-    Message,
+    Notice,
     Confirmation,
-    MessageOrConfirmation,
+    NoticeOrConfirmation,
 }
 
 /// What ended a sleep.

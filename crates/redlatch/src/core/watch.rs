@@ -206,7 +206,7 @@ impl Core {
             let now_ms = core.now_ms();
             let unseen = |lease: &Arc<HeldLease>| {
                 let for_ms = if lease.wants_renewal() { UNSEEN_RENEWED_MS } else { UNTOLD_MS / 2 };
-                lease.last_seen_sent_ms() + for_ms <= now_ms
+                lease.last_proof_sent_ms() + for_ms <= now_ms
             };
             core.look_at(batch.into_iter().filter(|lease| told || unseen(lease)).collect()).await;
         });
@@ -330,7 +330,7 @@ impl Core {
                 let (mut gone, mut keys) = (Vec::new(), Vec::new());
                 for (lease, held) in batch.iter().zip(held) {
                     if held.is_held() {
-                        lease.seen(sent_at);
+                        lease.note_seen(sent_at);
                     } else {
                         gone.push(lease.clone());
                     }

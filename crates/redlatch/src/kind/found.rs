@@ -1,6 +1,6 @@
 //! What is found under a name: how each of it is told from the others, and where a listing comes across it.
 
-use super::place::{PERMIT_TIMES, Place, QUEUE};
+use super::key_pattern::{KeyPattern, PERMIT_TIMES, QUEUE};
 
 /// What is found under a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -67,7 +67,7 @@ pub(crate) enum Walk {
 
 impl Walk {
     /// The type of the keys, and where they are helper keys, which.
-    pub(crate) fn keys(self) -> (&'static str, Option<Place>) {
+    pub(crate) fn keys(self) -> (&'static str, Option<KeyPattern>) {
         match self {
             Walk::Hashes => ("hash", None),
             Walk::Queues => ("list", Some(QUEUE)),

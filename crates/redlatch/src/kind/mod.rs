@@ -2,7 +2,7 @@
 //! itself uses [`place`] alone, for the words in keys and channels: how a kind does its work is in its recipe and its scripts.
 
 pub(crate) mod found;
-pub(crate) mod place;
+pub(crate) mod key_pattern;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -12,7 +12,7 @@ use std::fmt;
 pub use {found::LockKind, table::Kind};
 
 use crate::scripts::Script;
-use place::Place;
+use key_pattern::KeyPattern;
 
 /// What is to be said of one kind.
 pub(crate) struct Description {
@@ -31,9 +31,9 @@ pub(crate) struct Description {
     /// Whether it has holds that last and may be lost.
     pub(crate) has_holds: bool,
     /// Its keys, the first of them the name.
-    pub(crate) keys: &'static [Place],
+    pub(crate) keys: &'static [KeyPattern],
     /// The channels on which a release is told.
-    pub(crate) channels: &'static [Place],
+    pub(crate) channels: &'static [KeyPattern],
     /// Whether each of its waiters listens on a channel of its own, below those.
     pub(crate) channel_per_waiter: bool,
     /// Whether it asks how many listen to channels.
@@ -48,7 +48,7 @@ pub(crate) struct Redisson {
     /// What its own scripts of the kind call, as far as ours do not.
     pub(crate) commands: &'static [&'static str],
     /// Keys that only it uses.
-    pub(crate) keys: &'static [Place],
+    pub(crate) keys: &'static [KeyPattern],
 }
 
 impl Description {
@@ -62,7 +62,7 @@ impl Description {
             scripts: &[],
             draws_tokens: false,
             has_holds: false,
-            keys: &[Place::Name],
+            keys: &[KeyPattern::Name],
             channels: &[],
             channel_per_waiter: false,
             counts_listeners: false,
@@ -122,11 +122,11 @@ impl fmt::Display for Kind {
 
 impl LockKind {
     /// The channels on which a release of what is found so is told to all who wait; several where nothing tells which kind it is.
-    pub(crate) fn channels(self) -> Vec<Place> {
+    pub(crate) fn channels(self) -> Vec<KeyPattern> {
         // Those who wait for a lock listen also in the moment in which it is free.
         let found = if self == LockKind::Free { LockKind::Lock } else { self };
         let kinds = table::TABLE.iter().filter(|kind| kind.found == Some(found) && !kind.channel_per_waiter);
-        let mut channels: Vec<Place> = kinds.flat_map(|kind| kind.channels).copied().collect();
+        let mut channels: Vec<KeyPattern> = kinds.flat_map(|kind| kind.channels).copied().collect();
         channels.dedup();
         channels
     }

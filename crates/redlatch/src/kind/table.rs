@@ -3,14 +3,14 @@
 use super::{
     Description, Redisson,
     found::LockKind,
-    place::{
-        FORCED, LATCH_CHANNEL, LOCK_CHANNEL, PERMIT_TIMES, PERMITS_CHANNEL, Place, QUEUE, QUEUE_TIMES,
+    key_pattern::{
+        FORCED, KeyPattern, LATCH_CHANNEL, LOCK_CHANNEL, PERMIT_TIMES, PERMITS_CHANNEL, QUEUE, QUEUE_TIMES,
         RATE_VALUE, READ_TIME, RW_CHANNEL, TOKEN, UNLOCK_LATCH,
     },
 };
 use crate::scripts::{self, Script};
 
-/// What an account is to do.
+/// What an account can be given rights for: each kind of lock or permit, and looking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Kind {
@@ -67,7 +67,7 @@ pub(super) static TABLE: [Description; 11] = [
         faces: &[("Lock", "RLock"), ("MultiLock", "RedissonMultiLock"), ("QuorumLock", "RedissonRedLock")],
         scripts: &[PLAIN, LOST],
         has_holds: true,
-        keys: &[Place::Name, FORCED],
+        keys: &[KeyPattern::Name, FORCED],
         channels: &[LOCK_CHANNEL],
         found: Some(LockKind::Lock),
         redisson: Redisson {
@@ -83,7 +83,7 @@ pub(super) static TABLE: [Description; 11] = [
         scripts: &[PLAIN, LOST, &[&scripts::COUNTER_GET]],
         draws_tokens: true,
         has_holds: true,
-        keys: &[Place::Name, TOKEN, FORCED],
+        keys: &[KeyPattern::Name, TOKEN, FORCED],
         channels: &[LOCK_CHANNEL],
         found: Some(LockKind::Lock),
         redisson: Redisson { commands: &["exists", "hexists", "hincrby", "incr"], keys: &[UNLOCK_LATCH] },
@@ -108,7 +108,7 @@ pub(super) static TABLE: [Description; 11] = [
             LOST,
         ],
         has_holds: true,
-        keys: &[Place::Name, QUEUE, QUEUE_TIMES, FORCED],
+        keys: &[KeyPattern::Name, QUEUE, QUEUE_TIMES, FORCED],
         channels: &[LOCK_CHANNEL],
         channel_per_waiter: true,
         found: Some(LockKind::Fair),
@@ -124,7 +124,7 @@ pub(super) static TABLE: [Description; 11] = [
         faces: &[("SpinLock", "RSpinLock")],
         scripts: &[PLAIN, LOST],
         has_holds: true,
-        keys: &[Place::Name, FORCED],
+        keys: &[KeyPattern::Name, FORCED],
         found: Some(LockKind::Lock),
         redisson: Redisson {
             commands: &["exists", "hexists", "hincrby", "get", "set"],
@@ -157,7 +157,7 @@ pub(super) static TABLE: [Description; 11] = [
             LOST,
         ],
         has_holds: true,
-        keys: &[Place::Name, READ_TIME, FORCED],
+        keys: &[KeyPattern::Name, READ_TIME, FORCED],
         channels: &[RW_CHANNEL],
         found: Some(LockKind::ReadWrite),
         redisson: Redisson { commands: &["hkeys", "get"], keys: &[UNLOCK_LATCH] },
@@ -194,7 +194,7 @@ pub(super) static TABLE: [Description; 11] = [
             LOST,
         ],
         has_holds: true,
-        keys: &[Place::Name, PERMIT_TIMES],
+        keys: &[KeyPattern::Name, PERMIT_TIMES],
         channels: &[PERMITS_CHANNEL],
         found: Some(LockKind::PermitSemaphore),
         redisson: Redisson { commands: &["exists", "zrangebyscore"], keys: &[] },
@@ -219,7 +219,7 @@ pub(super) static TABLE: [Description; 11] = [
             &scripts::RATE_SHOW,
             &scripts::RATE_DELETE,
         ]],
-        keys: &[Place::Name, RATE_VALUE],
+        keys: &[KeyPattern::Name, RATE_VALUE],
         found: Some(LockKind::RateLimiter),
         redisson: Redisson { commands: &["hgetall", "hsetnx"], keys: &[] },
         ..Description::of(Kind::RateLimiter)
@@ -236,7 +236,7 @@ pub(super) static TABLE: [Description; 11] = [
         word: "look",
         note: "ls and show, and nothing else",
         scripts: &[&[&scripts::SHOW, &scripts::LIST]],
-        keys: &[Place::Name, TOKEN, QUEUE, QUEUE_TIMES, RATE_VALUE],
+        keys: &[KeyPattern::Name, TOKEN, QUEUE, QUEUE_TIMES, RATE_VALUE],
         counts_listeners: true,
         ..Description::of(Kind::Look)
     },

@@ -1,4 +1,4 @@
-use super::{found::Seen, place::Place, *};
+use super::{found::Seen, key_pattern::KeyPattern, *};
 
 /// Reads which of the documents' rows are missing, and says what belongs there.
 #[track_caller]
@@ -38,10 +38,10 @@ fn every_key_and_channel_is_documented() {
     for kind in Kind::ALL.map(Kind::description) {
         for place in kind.keys.iter().chain(kind.channels).chain(kind.redisson.keys) {
             let shown = match place {
-                Place::Name => "N".to_owned(),
-                Place::Before(word) | Place::InBraces(word) => format!("{word}{{N}}"),
+                KeyPattern::Name => "N".to_owned(),
+                KeyPattern::Before(word) | KeyPattern::InBraces(word) => format!("{word}{{N}}"),
                 // Whose it is, and the how many-th, stand for any.
-                Place::After(word) => {
+                KeyPattern::After(word) => {
                     format!("{{N}}{}", word.replace(":owner:", ":<owner>:").replace(":1", ":<i>"))
                 }
             };

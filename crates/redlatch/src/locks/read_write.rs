@@ -98,7 +98,7 @@ impl ReadWriteLock {
     /// ```
     #[must_use]
     pub fn prefer_writers(mut self) -> Self {
-        self.read.0.yields_to = Some(self.write.0.keys.clone());
+        self.read.0.local_writers_first = Some(self.write.0.keys.clone());
         self
     }
 }

@@ -115,7 +115,7 @@ impl Counter {
     }
 
     /// The channel and the command to publish with, as arguments of a script.
-    pub(crate) fn told(&self, call: Call) -> Call {
+    pub(crate) fn with_channel(&self, call: Call) -> Call {
         call.bytes(&self.channel).constant(self.core.store.publish_command())
     }
 
@@ -135,7 +135,7 @@ impl Counter {
             error.on(&self.name).remedy("give a time to live of 1 ms to 100 years, or none")
         })?;
         let reply = self
-            .run(&scripts::COUNTER_SET, |call| self.told(call.int(value).int(ttl_ms)).int(message))
+            .run(&scripts::COUNTER_SET, |call| self.with_channel(call.int(value).int(ttl_ms)).int(message))
             .await?;
         Ok(item(&reply, 1) == 1)
     }

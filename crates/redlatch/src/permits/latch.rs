@@ -13,7 +13,7 @@ use crate::{
     },
     error::{Error, ErrorKind},
     keys::hash_tag,
-    kind::place::LATCH_CHANNEL,
+    kind::key_pattern::LATCH_CHANNEL,
     name::LockName,
     observe::Subject,
     permits::counter::{Counter, amount, item},
@@ -95,7 +95,7 @@ impl CountDownLatch {
     /// A server that is unreachable or refuses. The request is sent once; when its answer was lost
     /// ([`ErrorKind::Timeout`]) it may have happened.
     pub async fn count_down(&self) -> Result<u64, Error> {
-        let reply = self.0.run(&scripts::LATCH_DOWN, |call| self.0.told(call)).await?;
+        let reply = self.0.run(&scripts::LATCH_DOWN, |call| self.0.with_channel(call)).await?;
         Ok(u64::try_from(item(&reply, 1)).unwrap_or(0))
     }
 
@@ -163,7 +163,7 @@ impl CountDownLatch {
     ///
     /// A server that is unreachable or refuses; a key of another type, which is left alone.
     pub async fn delete(&self) -> Result<bool, Error> {
-        let reply = self.0.run(&scripts::LATCH_DELETE, |call| self.0.told(call)).await?;
+        let reply = self.0.run(&scripts::LATCH_DELETE, |call| self.0.with_channel(call)).await?;
         Ok(item(&reply, 1) == 1)
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     },
     error::{Error, ErrorKind},
     jitter::jittered,
-    kind::place::PERMITS_CHANNEL,
+    kind::key_pattern::PERMITS_CHANNEL,
     name::LockName,
     observe::Subject,
     permits::counter::{Counter, amount, item},
@@ -180,7 +180,7 @@ impl Semaphore {
     }
 
     fn giving(&self, call: Call, permits: i64, if_exists: bool) -> Call {
-        self.0.told(call.int(permits)).flag(if_exists)
+        self.0.with_channel(call.int(permits)).flag(if_exists)
     }
 
     /// How many permits are free; 0 if nobody has set any, below 0 after more were [taken out](Self::add) than there were.
@@ -273,7 +273,7 @@ impl Semaphore {
     ///
     /// A server that is unreachable or refuses; a key of another type, which is left alone.
     pub async fn delete(&self) -> Result<bool, Error> {
-        let reply = self.0.run(&scripts::SEMAPHORE_DELETE, |call| self.0.told(call)).await?;
+        let reply = self.0.run(&scripts::SEMAPHORE_DELETE, |call| self.0.with_channel(call)).await?;
         Ok(item(&reply, 1) == 1)
     }
 

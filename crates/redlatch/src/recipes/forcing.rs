@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{call::Call, error::LossReason, keys::Keys, kind::place::FORCED};
+use crate::{call::Call, error::LossReason, keys::Keys, kind::key_pattern::FORCED};
 
 /// What the force scripts leave for the holders.
 pub(crate) struct Record {

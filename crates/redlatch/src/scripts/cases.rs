@@ -246,8 +246,8 @@ fn every_script_says_what_a_repeat_does_and_does_it() {
         assert_eq!(script.is_sent_once(), says.contains("sent once"));
         let both = script.plain_and_sharded().unwrap();
         assert_eq!(both.is_sent_once(), script.is_sent_once());
-        if let Some(declaring) = script.declaring() {
-            assert_eq!(declaring.script.is_sent_once(), script.is_sent_once());
+        if let Some(declared_keys_variant) = script.declared_keys_variant() {
+            assert_eq!(declared_keys_variant.script.is_sent_once(), script.is_sent_once());
         }
     }
 }

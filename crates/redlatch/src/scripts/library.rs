@@ -46,8 +46,11 @@ pub fn library() -> String {
 
 /// The other forms of a script.
 fn forms(script: &Script) -> impl Iterator<Item = &'static Script> {
-    let declaring = script.declaring().map(|declaring| &declaring.script);
-    [plain_and_sharded(script), declaring, declaring.and_then(plain_and_sharded)].into_iter().flatten()
+    let declared_keys_variant =
+        script.declared_keys_variant().map(|declared_keys_variant| &declared_keys_variant.script);
+    [plain_and_sharded(script), declared_keys_variant, declared_keys_variant.and_then(plain_and_sharded)]
+        .into_iter()
+        .flatten()
 }
 
 /// The form of a script that publishes both ways, if it publishes at all.

@@ -34,7 +34,7 @@ pub struct Script {
     /// The same with a beginning that can publish both ways.
     plain_and_sharded: Option<&'static Script>,
     /// The same with a beginning that sees to it that all keys are declared.
-    declaring: Option<&'static Declaring>,
+    declared_keys_variant: Option<&'static DeclaredKeysVariant>,
     /// The same with a beginning that takes its keys from the arguments.
     keys_in_args: Option<&'static Script>,
     facts: &'static [Fact],
@@ -42,7 +42,7 @@ pub struct Script {
 
 /// A script that touches timeout keys of read holds, for servers where every key has to be declared.
 #[derive(Debug)]
-pub(crate) struct Declaring {
+pub(crate) struct DeclaredKeysVariant {
     /// The script with that beginning.
     pub(crate) script: Script,
     /// Whose timeout keys it touches, as the beginning is told.
@@ -57,7 +57,7 @@ impl Script {
         name: &'static str,
         source: &'static str,
         plain_and_sharded: Option<&'static Script>,
-        declaring: Option<&'static Declaring>,
+        declared_keys_variant: Option<&'static DeclaredKeysVariant>,
         keys_in_args: Option<&'static Script>,
         facts: &'static [Fact],
     ) -> Self {
@@ -68,7 +68,7 @@ impl Script {
             function: OnceBox::new(),
             sent_once: OnceBool::new(),
             plain_and_sharded,
-            declaring,
+            declared_keys_variant,
             keys_in_args,
             facts,
         }
@@ -82,13 +82,13 @@ impl Script {
     /// The same script for a node that has all of its keys that exist, and to which only the first is declared; `None` if the
     /// script touches others besides its keys, or several of them at once.
     pub(crate) fn keys_in_args(&self) -> Option<&'static Script> {
-        let may = self.declaring.is_none() && !self.is(Fact::NeedsDeclaredKeys);
+        let may = self.declared_keys_variant.is_none() && !self.is(Fact::NeedsDeclaredKeys);
         self.keys_in_args.filter(|_| may)
     }
 
     /// Whether those who run it want to know at once that its keys are in two places, because they can go on in another way.
     pub(crate) fn is_done_otherwise(&self) -> bool {
-        self.declaring.is_some() || self.is(Fact::HasMigrationFallback)
+        self.declared_keys_variant.is_some() || self.is(Fact::HasMigrationFallback)
     }
 
     /// Whether it may be tried, with its first key declared, where others of its keys may be absent: if it needs one of these it
@@ -104,8 +104,8 @@ impl Script {
     }
 
     /// The same script for servers where every key has to be declared; `None` if it declares every key anyway.
-    pub(crate) fn declaring(&self) -> Option<&'static Declaring> {
-        self.declaring
+    pub(crate) fn declared_keys_variant(&self) -> Option<&'static DeclaredKeysVariant> {
+        self.declared_keys_variant
     }
 
     /// The same script for calls whose publish command is [`BOTH`].
@@ -178,7 +178,7 @@ macro_rules! begun {
     };
 }
 
-macro_rules! declaring {
+macro_rules! declared_keys_variant {
     ($text:tt) => {
         None
     };
@@ -190,11 +190,11 @@ macro_rules! declaring {
             begun!($text "_declared_both_gathered", "gathered.lua", "declared.lua", "both.lua"; None, None, &[]);
         static BOTH: Script =
             begun!($text "_declared_both", "declared.lua", "both.lua"; None, Some(&GATHERING_BOTH), FACTS);
-        static DECLARING: Declaring = Declaring {
+        static DECLARED: DeclaredKeysVariant = DeclaredKeysVariant {
             script: begun!($text "_declared", "declared.lua"; Some(&BOTH), Some(&GATHERING), FACTS),
             whose: $whose,
         };
-        Some(&DECLARING)
+        Some(&DECLARED)
     }};
 }
 
@@ -210,7 +210,7 @@ macro_rules! scripts {
             $file,
             text!($file $($common)?),
             Some(&plain_and_sharded::$ident),
-            declaring!(($file $($common)?) $($whose &[$($($declared),*)?])?),
+            declared_keys_variant!(($file $($common)?) $($whose &[$($($declared),*)?])?),
             Some(&keys_in_args::$ident),
             &[$($($fact),*)?],
         );)*
@@ -380,9 +380,9 @@ mod tests {
         assert!(FAIR_RELEASE.plain_and_sharded().unwrap().keys_in_args().is_some());
         // Only in the form that names the timeout keys.
         assert!(READ_ACQUIRE.keys_in_args().is_none());
-        let declaring = &READ_ACQUIRE.declaring().unwrap().script;
-        assert!(declaring.keys_in_args().is_some() && declaring.looks_first());
-        assert!(declaring.plain_and_sharded().unwrap().keys_in_args().is_some());
+        let declared_keys_variant = &READ_ACQUIRE.declared_keys_variant().unwrap().script;
+        assert!(declared_keys_variant.keys_in_args().is_some() && declared_keys_variant.looks_first());
+        assert!(declared_keys_variant.plain_and_sharded().unwrap().keys_in_args().is_some());
     }
 
     #[test]

@@ -121,7 +121,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// How often another server has taken the keyspace over. After each time, and after telling so by the hook of
     /// [`on_interruption`](Self::on_interruption), every hold is looked at, also those whose last renewal failed.
-    fn server_changes(&self) -> u64 {
+    fn takeovers(&self) -> u64 {
         0
     }
 

@@ -213,8 +213,8 @@ impl Store for LazyStore {
         self.with(move |store| store.watch(keys))
     }
 
-    fn server_changes(&self) -> u64 {
-        self.0.opened.get().map_or(0, |store| store.server_changes())
+    fn takeovers(&self) -> u64 {
+        self.0.opened.get().map_or(0, |store| store.takeovers())
     }
 
     fn incarnation(&self, key: &[u8]) -> u64 {

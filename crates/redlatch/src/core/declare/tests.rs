@@ -49,14 +49,19 @@ impl Rig {
         call: Call,
         between: impl Fn(u32) -> F + Send + Sync,
     ) -> Result<Vec<i64>, ErrorKind> {
-        let declaring = call.script.declaring().unwrap();
-        let declarer = Declarer { declaring, strictness: self.strictness.clone(), timers: Handle::current() };
+        let declared_keys_variant = call.script.declared_keys_variant().unwrap();
+        let key_declarer = KeyDeclarer {
+            declared_keys_variant,
+            strictness: self.strictness.clone(),
+            timers: Handle::current(),
+        };
         let (between, times) = (&between, &AtomicU32::new(0));
         let send = |call| async move {
             between(times.fetch_add(1, Ordering::Relaxed) + 1).await;
             self.client.core.store.run(call).await
         };
-        let reply = declarer.run(call, send, |reply| reply).await.map_err(|fault| fault.error().kind())?;
+        let reply =
+            key_declarer.run(call, send, |reply| reply).await.map_err(|fault| fault.error().kind())?;
         Ok(reply.array().unwrap().iter().map(|item| item.int().unwrap()).collect())
     }
 

@@ -12,7 +12,7 @@ impl Lanes {
             return Some(lease.clone());
         }
         let mut found = self.find(&lease.keys).into_iter();
-        found.find(|held| held.goes_on(lease))
+        found.find(|held| held.continues(lease))
     }
 
     /// The server was seen not to have a hold: ends it, or the one that it was passed on as, and returns it. Passing on is done under the same
@@ -23,7 +23,7 @@ impl Lanes {
         let is_here = lane.is_some_and(|lane| lane.leases().any(|held| Arc::ptr_eq(held, lease)));
         lease.mark_gone();
         if let Some(lane) = lane.filter(|_| !is_here) {
-            lane.leases().filter(|held| held.goes_on(lease)).for_each(|held| held.mark_gone());
+            lane.leases().filter(|held| held.continues(lease)).for_each(|held| held.mark_gone());
         }
         drop(bucket);
         self.present(lease)
@@ -60,7 +60,7 @@ impl Lanes {
                 let Some(lease) = lane.held().filter(|_| !lane.extras().queue.is_empty()) else {
                     continue;
                 };
-                if lease.last_seen_sent_ms() + unseen_ms <= now_ms {
+                if lease.last_proof_sent_ms() + unseen_ms <= now_ms {
                     found.push(lease.clone());
                 } else {
                     // It may be worth it by the next time.

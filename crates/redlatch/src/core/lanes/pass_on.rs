@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// What the last guard of a lease has to do once the lease is out of its lane.
-pub(crate) enum LaneStep {
+pub(crate) enum LaneChoice {
     /// Nothing: the next task has it.
     Passed,
     /// Kinds that queue in the lane, for a task that needs an owner, token or lease term of its own: move the hold to it by one script
@@ -50,18 +50,18 @@ struct Offer {
 enum Next {
     Offer(Offer),
     /// What the guard has to do.
-    Step(LaneStep),
+    Step(LaneChoice),
 }
 
 impl Lanes {
     /// The last guard of a lease gives it back. The lease is passed on only if the server was seen to have it since the last interruption. After a failover
-    /// the hold may be missing. The look that is under way tells the old guard alone, so the next one must not get the lease unseen.
+    /// the hold may be missing. The look that is under way would tell the old guard only, so the lease is not passed on before the server was seen to have it.
     pub(crate) fn pass_on(
         &self,
         lease: &Arc<HeldLease>,
         now_ms: u64,
         interruption: LastInterruption,
-    ) -> LaneStep {
+    ) -> LaneChoice {
         let at = ReleaseTime { now_ms, interruption };
         let mut next = self.take_out(lease, at);
         loop {
@@ -73,23 +73,23 @@ impl Lanes {
     }
 
     /// Offers the lease to a task, outside of the lane's mutex, because a waker may run anything. If that task has given up this very moment,
-    /// the lease is offered to the next one; unless the keeper has taken it back meanwhile, or has seen it lost, and goes on with it.
+    /// the lease is offered to the next one. If the keeper has taken it back or found it lost meanwhile, the keeper goes on with it.
     fn offer(&self, lease: &Arc<HeldLease>, Offer { to, successor }: Offer, at: ReleaseTime) -> Next {
-        let Err(successor) = to.hand(successor) else { return Next::Step(LaneStep::Passed) };
+        let Err(successor) = to.hand(successor) else { return Next::Step(LaneChoice::Passed) };
         if !successor.take() {
-            return Next::Step(LaneStep::Passed);
+            return Next::Step(LaneChoice::Passed);
         }
         let mut drop_without_mutex = Vec::new();
         let again = self.change(&lease.keys, |lane| {
             if !lane.remove(&successor) {
-                return Next::Step(LaneStep::Passed);
+                return Next::Step(LaneChoice::Passed);
             }
             lane.state = LaneState::Releases { since_ms: at.now_ms };
             // What was seen of the hold meanwhile is in the successor.
             self.choose_next(lane, &successor, at, &mut drop_without_mutex)
         });
         drop(drop_without_mutex);
-        again.unwrap_or(Next::Step(LaneStep::Passed))
+        again.unwrap_or(Next::Step(LaneChoice::Passed))
     }
 
     /// Takes a lease out of its lane, and chooses what comes next.
@@ -98,26 +98,26 @@ impl Lanes {
         let (mut wakes, mut drop_without_mutex) = (Wakes::default(), Vec::new());
         let outcome = self.change(&lease.keys, |lane| {
             if !lane.remove(lease) {
-                return Next::Step(LaneStep::Release { tells_lane: false });
+                return Next::Step(LaneChoice::Release { tells_lane: false });
             }
             if lease.recipe.lane_policy() != LanePolicy::OneContends {
                 if !lease.owner.is_multi_process()
                     && let Some(next) = self.next_task(lane, lease, at.now_ms, &mut drop_without_mutex)
                 {
                     lane.extras_mut().granting_releases += 1;
-                    return Next::Step(LaneStep::ReleaseAndGrant(Box::new(next)));
+                    return Next::Step(LaneChoice::ReleaseAndGrant(Box::new(next)));
                 }
                 wakes = lane.take_local_wakes();
-                return Next::Step(LaneStep::Release { tells_lane: false });
+                return Next::Step(LaneChoice::Release { tells_lane: false });
             }
             if lane.is_busy() {
-                return Next::Step(LaneStep::Release { tells_lane: false });
+                return Next::Step(LaneChoice::Release { tells_lane: false });
             }
             lane.state = LaneState::Releases { since_ms: at.now_ms };
             self.choose_next(lane, lease, at, &mut drop_without_mutex)
         });
         wakes.wake();
-        outcome.unwrap_or(Next::Step(LaneStep::Release { tells_lane: false }))
+        outcome.unwrap_or(Next::Step(LaneChoice::Release { tells_lane: false }))
     }
 
     /// The first in line that still waits, with a block for its owner.
@@ -152,14 +152,14 @@ impl Lanes {
         let turn_is_over = now_ms.saturating_sub(lane.local_turn.since_ms) >= self.turn_limits.turn_ms_max
             || lane.local_turn.passes >= self.turn_limits.passes_max;
         if turn_is_over || lease.owner.is_multi_process() {
-            return Next::Step(LaneStep::Release { tells_lane: true });
+            return Next::Step(LaneChoice::Release { tells_lane: true });
         }
         let Some(next) = self.next_task(lane, lease, now_ms, drop_without_mutex) else {
-            return Next::Step(LaneStep::Release { tells_lane: true });
+            return Next::Step(LaneChoice::Release { tells_lane: true });
         };
         lane.local_turn.passes += 1;
         if !is_passable(lease, &next.entry, at) {
-            return Next::Step(LaneStep::Transfer(Box::new(next)));
+            return Next::Step(LaneChoice::Transfer(Box::new(next)));
         }
         let successor = Arc::new(lease.successor());
         successor.offer(now_ms);
@@ -183,7 +183,7 @@ fn is_passable(lease: &HeldLease, next: &WaiterEntry, at: ReleaseTime) -> bool {
     let fits = lease.renew_period_ms() < left_ms && left_ms <= lease.lease_ms().max(0) as u64;
     same && fits
         && lease.is_seen_since(interruption)
-        && lease.last_seen_sent_ms() + SEEN_RECENTLY_MS > now_ms
+        && lease.last_proof_sent_ms() + SEEN_RECENTLY_MS > now_ms
         && lease.token.is_none()
         && lease.holds().renewed == 1
         && !lease.owner.is_reusable()

@@ -34,11 +34,11 @@ impl Lanes {
 
     /// Whether a task in line may count on this process: a task of it has what it waits for, hands it over just now, or
     /// comes before it. If so it is woken when that was in vain.
-    pub(crate) fn expect_grant(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
+    pub(crate) fn rely_on_local_grant(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
         let mut bucket = self.bucket(keys);
         let Some(lane) = bucket.get_mut(&LaneKey(keys.clone())) else { return false };
         let has_leases = lane.leases().next().is_some();
-        let Some(LaneExtras { queue, granting_releases, recipient_relies_on_local_wake, .. }) =
+        let Some(LaneExtras { queue, granting_releases, next_relies_on_local_wake, .. }) =
             lane.extras_if_any()
         else {
             return false;
@@ -49,7 +49,7 @@ impl Lanes {
         match place.and_then(|place| queue.get_mut(place)) {
             Some(entry) => entry.relies_on_local_wake = held || place > Some(0),
             // A release is on its way that may hand over to this very task.
-            None => *recipient_relies_on_local_wake = is_handing,
+            None => *next_relies_on_local_wake = is_handing,
         }
         place.map_or(is_handing, |place| held || place > 0)
     }
@@ -59,9 +59,9 @@ impl Lanes {
         let wakes = self.change(keys, |lane| {
             let extras = lane.extras_mut();
             extras.granting_releases = extras.granting_releases.saturating_sub(1);
-            let recipient_relies_on_local_wake = std::mem::take(&mut extras.recipient_relies_on_local_wake);
+            let next_relies_on_local_wake = std::mem::take(&mut extras.next_relies_on_local_wake);
             let Some(mut entry) = waits_on else { return Wakes::default() };
-            entry.relies_on_local_wake |= recipient_relies_on_local_wake;
+            entry.relies_on_local_wake |= next_relies_on_local_wake;
             if !entry.tell.is_closed() {
                 let at = if entry.is_in_server_queue { 0 } else { lane.server_queue_end() };
                 lane.extras_mut().queue.insert(at, entry);
@@ -82,19 +82,19 @@ impl Lanes {
 
     /// A task waits at the server for a hold beside others, until [`remove_concurrent_waiter`](Self::remove_concurrent_waiter).
     pub(crate) fn add_concurrent_waiter(&self, keys: &Arc<Keys>) {
-        self.bucket(keys).entry(LaneKey(keys.clone())).or_default().extras_mut().waiting += 1;
+        self.bucket(keys).entry(LaneKey(keys.clone())).or_default().extras_mut().waiting_at_server += 1;
     }
 
     /// Such a task no longer waits.
     pub(crate) fn remove_concurrent_waiter(&self, keys: &Arc<Keys>) {
         self.change(keys, |lane| {
             let extras = lane.extras_mut();
-            extras.waiting = extras.waiting.saturating_sub(1);
+            extras.waiting_at_server = extras.waiting_at_server.saturating_sub(1);
         });
     }
 
     /// Whether such tasks wait.
     pub(crate) fn has_concurrent_waiters(&self, keys: &Arc<Keys>) -> bool {
-        self.bucket(keys).get(&LaneKey(keys.clone())).is_some_and(|lane| lane.extras().waiting > 0)
+        self.bucket(keys).get(&LaneKey(keys.clone())).is_some_and(|lane| lane.extras().waiting_at_server > 0)
     }
 }

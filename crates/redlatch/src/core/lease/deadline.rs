@@ -53,7 +53,7 @@ impl HeldLease {
         if until > before {
             self.outlasts_grant.store(true, Ordering::Relaxed);
         }
-        self.seen(sent_at);
+        self.note_seen(sent_at);
         // What was confirmed for less leaves the next renewal where it was: the hold would end before it.
         if lease_ms >= self.lease_ms() {
             self.schedule.renew_due_ms.store(sent_at.at_ms + self.renew_period_ms(), Ordering::Relaxed);

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// A hold that was left, and what is wanted of it. It is no lease of this process.
-pub(crate) struct DetachedHold {
+pub(crate) struct HoldToAdopt {
     pub(crate) keys: Arc<Keys>,
     pub(crate) recipe: &'static dyn Recipe,
     pub(crate) owner: Owner,

@@ -23,7 +23,7 @@ use crate::{
     recipes::{LeaseTerm, Recipe},
     replica_ack::Confirmed,
 };
-pub(crate) use detached::DetachedHold;
+pub(crate) use detached::HoldToAdopt;
 use last_seen::LastSeen;
 pub(crate) use last_seen::{LastInterruption, SentAt};
 pub(super) use rare::Change;
@@ -93,7 +93,7 @@ pub(crate) struct Holds {
 }
 
 impl Holds {
-    /// How many the server counts: those that are under way are served one after the other.
+    /// How many holds the server counts: the guards, and those given back of which it has not been told yet.
     pub(crate) fn on_server(&self) -> u32 {
         self.count + self.leaving
     }
@@ -121,8 +121,8 @@ pub(crate) struct Schedule {
     pub(crate) agenda_due_ms: AtomicU64,
     /// Where the agenda has it.
     pub(crate) agenda_index: AtomicUsize,
-    /// The keeper listens for tasks of this process that wait for its end.
-    pub(crate) watched_out_for: AtomicBool,
+    /// The keeper has subscribed to the lock's channel for tasks of this process that wait for this lease to end (`lookout.rs`).
+    pub(crate) has_lookout: AtomicBool,
 }
 
 impl HeldLease {
@@ -280,20 +280,20 @@ impl HeldLease {
     }
 
     /// The hold that it was turned from, if an outcome is unknown there.
-    pub(crate) fn before(&self) -> Option<&Arc<HeldLease>> {
+    pub(crate) fn predecessor(&self) -> Option<&Arc<HeldLease>> {
         self.rare.get()?.before.get()
     }
 
     /// A request that was sent then has shown that the server has the hold. A hold that was given back keeps the moment that it has: by
     /// these moments it is told from the next hold of the same owner.
-    pub(crate) fn seen(&self, sent_at: SentAt) {
+    pub(crate) fn note_seen(&self, sent_at: SentAt) {
         if self.is_held() {
             self.last_seen.again(sent_at);
         }
     }
 
     /// When the request was sent that last showed that the server has it.
-    pub(crate) fn last_seen_sent_ms(&self) -> u64 {
+    pub(crate) fn last_proof_sent_ms(&self) -> u64 {
         self.last_seen.at_ms()
     }
 
@@ -303,10 +303,10 @@ impl HeldLease {
     }
 
     /// Whether this lease continues the grant of `before`, and neither was seen on the server since.
-    pub(super) fn goes_on(&self, before: &HeldLease) -> bool {
+    pub(super) fn continues(&self, before: &HeldLease) -> bool {
         self.is_held()
             && self.grant_id == before.grant_id
-            && self.last_seen_sent_ms() <= before.last_seen_sent_ms()
+            && self.last_proof_sent_ms() <= before.last_proof_sent_ms()
     }
 
     /// It is about to be handed to a task, which may never be polled again.
@@ -392,7 +392,7 @@ impl HeldLease {
 
     /// One guard goes without giving its hold back; whether it was the last one. Then nothing enters the lease any more.
     #[must_use]
-    pub(crate) fn goes_without_release(&self, lease_term: LeaseTerm) -> bool {
+    pub(crate) fn leave_unreleased(&self, lease_term: LeaseTerm) -> bool {
         let is_last = self.change_holds(|holds| {
             holds.count = holds.count.saturating_sub(1);
             holds.renewed -= u32::from(lease_term.renewed).min(holds.renewed);

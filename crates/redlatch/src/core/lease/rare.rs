@@ -7,7 +7,7 @@ use std::sync::{
 
 use tokio::sync::watch;
 
-use super::{HeldLease, detached::DetachedHold, lengths::Lengths};
+use super::{HeldLease, detached::HoldToAdopt, lengths::Lengths};
 use crate::{error::LossReason, panic_safe::panic_safe, recipes::LeaseTerm, replica_ack::Confirmed};
 
 #[derive(Default)]
@@ -26,11 +26,11 @@ pub(super) struct Rare {
     /// Since when the observer knows of it; 0 while it does not.
     pub(super) told_of_ms: AtomicU64,
     /// The hold of another process that it was taken up from, until a task has it or it is given back there.
-    left: Mutex<Option<Arc<DetachedHold>>>,
+    left: Mutex<Option<Arc<HoldToAdopt>>>,
 }
 
 impl Rare {
-    fn left(&self) -> MutexGuard<'_, Option<Arc<DetachedHold>>> {
+    fn left(&self) -> MutexGuard<'_, Option<Arc<HoldToAdopt>>> {
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -119,18 +119,18 @@ impl HeldLease {
     }
 
     /// Notes where it was taken up from, before others can see it.
-    pub(in crate::core) fn taken_up_from(&self, left: Arc<DetachedHold>) {
+    pub(in crate::core) fn taken_up_from(&self, left: Arc<HoldToAdopt>) {
         *self.rare().left() = Some(left);
     }
 
     /// Where it was taken up from, unless that was asked before: the one that asks has the hold now, for its task or to give it back there.
-    pub(in crate::core) fn claim(&self) -> Option<Arc<DetachedHold>> {
+    pub(in crate::core) fn claim(&self) -> Option<Arc<HoldToAdopt>> {
         self.rare.get()?.left().take()
     }
 
     /// No task takes what was taken up for it: where it is to be given back. `None` if a task has it, or a shutdown that has ended it gives it
     /// back.
-    pub(in crate::core) fn give_up(&self) -> Option<Arc<DetachedHold>> {
+    pub(in crate::core) fn give_up(&self) -> Option<Arc<HoldToAdopt>> {
         let is_shutdowns = !self.mark_given_back() && self.loss() == Some(&LossReason::Shutdown);
         if is_shutdowns { None } else { self.claim() }
     }

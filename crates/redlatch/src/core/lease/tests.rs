@@ -27,9 +27,9 @@ fn what_one_server_was_seen_to_have_another_may_lack() {
     let doubt = |since_ms, incarnation| LastInterruption { since_ms, incarnation };
     assert!(lease.is_seen_since(doubt(0, 0)) && !lease.is_seen_since(doubt(1, 0)));
     assert!(!lease.is_seen_since(doubt(0, 1)));
-    lease.seen(SentAt { at_ms: 20, incarnation: 1 });
+    lease.note_seen(SentAt { at_ms: 20, incarnation: 1 });
     assert!(lease.is_seen_since(doubt(20, 1)) && !lease.is_seen_since(doubt(0, 2)));
-    lease.seen(SentAt { at_ms: 10, incarnation: 0 });
+    lease.note_seen(SentAt { at_ms: 10, incarnation: 0 });
     assert!(lease.is_seen_since(doubt(20, 1)) && lease.successor().is_seen_since(doubt(20, 1)));
 }
 
@@ -72,7 +72,7 @@ fn it_is_renewed_for_as_long_as_the_longest_that_stay() {
     assert_eq!((lease.lease_ms(), lease.longest_ms()), (5_000, 9_000));
     lease.leave(fixed(20_000));
     assert_eq!(lease.lease_ms(), 5_000);
-    assert!(!lease.goes_without_release(renewed(1_000)));
+    assert!(!lease.leave_unreleased(renewed(1_000)));
     assert_eq!(lease.lease_ms(), 5_000);
     lease.leave(renewed(5_000));
     assert_eq!(lease.lease_ms(), 5_000, "the last one goes with it");

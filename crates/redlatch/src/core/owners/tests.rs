@@ -63,7 +63,7 @@ async fn nothing_is_asked_for_while_something_is_pending() {
         let mut alone = std::pin::pin!(block.until_no_attempt_asks());
         assert!(futures_util::poll!(&mut alone).is_pending() && !block.no_attempt_asks());
         assert!(!claim.is_disturbed());
-        block.goes_first();
+        block.overtake_attempt();
         assert!(claim.is_disturbed());
         claim.pause();
         assert!(block.no_attempt_asks() && !claim.try_begin().unwrap());

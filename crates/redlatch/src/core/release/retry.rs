@@ -14,7 +14,7 @@ use crate::{
 
 impl Core {
     /// Sees a release through whose first request has ended somehow.
-    pub(in crate::core) async fn settle(
+    pub(in crate::core) async fn finish_after_first_try(
         self: Arc<Self>,
         lease: Arc<HeldLease>,
         tells_lane: bool,
@@ -29,9 +29,9 @@ impl Core {
         self.finish_release_in_lane(&lease, tells_lane, block, outcome)
     }
 
-    /// As [`settle`](Self::settle) for a release that nobody waits for. Without an answer it is repeated on the keeper's
+    /// As [`finish_after_first_try`](Self::finish_after_first_try) for a release that nobody waits for. Without an answer it is repeated on the keeper's
     /// connection, because its own may be driven by a runtime that does not run any more.
-    pub(super) async fn settle_abandoned(
+    pub(super) async fn finish_abandoned(
         self: Arc<Self>,
         lease: Arc<HeldLease>,
         tells_lane: bool,
@@ -41,8 +41,10 @@ impl Core {
     ) -> Result<Unlocked, Error> {
         let work = match outcome {
             Err(work) if mode == ReleaseMode::AllHolds => work,
-            Err(work) => return self.clone().settle(lease, tells_lane, block, mode, work.await).await,
-            Ok(outcome) => return self.settle(lease, tells_lane, block, mode, outcome).await,
+            Err(work) => {
+                return self.clone().finish_after_first_try(lease, tells_lane, block, mode, work.await).await;
+            }
+            Ok(outcome) => return self.finish_after_first_try(lease, tells_lane, block, mode, outcome).await,
         };
         lease.mark_end_in_doubt();
         let (another, held, core) = (block.another(), lease.clone(), self.clone());
@@ -65,12 +67,12 @@ impl Core {
     ) -> Result<(Unlocked, i64), Error> {
         let guards = if lease.is_count_in_doubt() { 1 } else { lease.holds().count.max(1) };
         for _ in 1..guards {
-            let outcome = self.release_whole(lease, true, block).await?;
+            let outcome = self.release_last_hold(lease, true, block).await?;
             if !matches!(outcome.0, Unlocked::StillHeld(_)) {
                 return Ok(outcome);
             }
         }
-        self.release_whole(lease, true, block).await
+        self.release_last_hold(lease, true, block).await
     }
 
     /// After a release that failed: has the keeper repeat it, if that can help.

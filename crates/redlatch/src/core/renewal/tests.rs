@@ -17,7 +17,7 @@ struct Hangs {
     inner: Arc<dyn Store>,
     hangs: AtomicBool,
     asked: Arc<Notify>,
-    server_changes: AtomicU64,
+    takeovers: AtomicU64,
     hook: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
 }
 
@@ -27,7 +27,7 @@ impl Hangs {
             inner: other.core.store.clone(),
             hangs: AtomicBool::new(false),
             asked: Arc::default(),
-            server_changes: AtomicU64::new(0),
+            takeovers: AtomicU64::new(0),
             hook: Mutex::default(),
         }
     }
@@ -64,12 +64,12 @@ impl Store for Hangs {
         *self.hook.lock().unwrap() = Some(hook);
     }
 
-    fn server_changes(&self) -> u64 {
-        self.server_changes.load(Ordering::SeqCst)
+    fn takeovers(&self) -> u64 {
+        self.takeovers.load(Ordering::SeqCst)
     }
 
     fn incarnation(&self, _key: &[u8]) -> u64 {
-        self.server_changes()
+        self.takeovers()
     }
 
     fn describe(&self) -> String {
@@ -93,7 +93,7 @@ async fn a_hold_that_is_asked_about_when_another_server_takes_over_is_asked_abou
         tokio::time::timeout(Duration::from_secs(20), store.asked.notified()).await.expect("a question");
         other.lock("x").force_unlock().await.unwrap();
         store.hangs.store(false, Ordering::SeqCst);
-        store.server_changes.fetch_add(1, Ordering::SeqCst);
+        store.takeovers.fetch_add(1, Ordering::SeqCst);
         store.interrupts();
         let reason = tokio::time::timeout(Duration::from_secs(20), guard.lost()).await.expect("the loss");
         assert!(matches!(reason, LossReason::Forced { .. }), "{reason:?}");
@@ -116,7 +116,7 @@ async fn a_hold_is_not_passed_on_unseen_when_another_server_reigns() {
     assert!(tokio::time::timeout(Duration::from_millis(50), &mut waiter).await.is_err());
     other.lock("x").force_unlock().await.unwrap();
     let foreign = other.lock("x").try_lock().await.unwrap().expect("it is free there");
-    store.server_changes.fetch_add(1, Ordering::SeqCst);
+    store.takeovers.fetch_add(1, Ordering::SeqCst);
     first.unlock().await.unwrap();
     let second = tokio::time::timeout(Duration::from_millis(200), &mut waiter).await;
     assert!(second.is_err() && foreign.is_valid(), "two hold it");

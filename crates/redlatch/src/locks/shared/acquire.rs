@@ -1,4 +1,4 @@
-//! Acquiring with options that are words (decision D6).
+//! The builder of an acquire: each option is a method with a name that says it (decision D6).
 
 use std::{
     fmt,
@@ -79,7 +79,7 @@ impl<'a, G: AnyGuard> Acquire<'a, G> {
     }
 
     /// The owner that has been set.
-    pub(crate) fn passed_owner(&self) -> Option<&Owner> {
+    pub(crate) fn given_owner(&self) -> Option<&Owner> {
         self.owner.as_ref()
     }
 
@@ -120,7 +120,7 @@ impl<'a, G: AnyGuard> Acquire<'a, G> {
         self
     }
 
-    /// Put together when it is awaited, so that a future that waits keeps the request alone.
+    /// Built when it is awaited, so that a waiting future contains the request and not the builder, too.
     fn request(self) -> Result<Arc<Request>, Error> {
         let Acquire { handle, wait, lease, owner, fenced, ack, .. } = self;
         let ack = ack.checked().map_err(|error| error.on(handle.name()))?;
@@ -160,7 +160,7 @@ impl LockHandle {
             fenced: fenced || self.fenced,
             reentrant: self.reentrant,
             backoff: self.backoff,
-            yields_to: self.yields_to.clone(),
+            local_writers_first: self.local_writers_first.clone(),
             ..Request::new(&self.keys, self.recipe, self.lease_term_of(lease)?, wait)
         })
     }

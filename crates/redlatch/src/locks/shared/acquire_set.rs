@@ -28,7 +28,7 @@ impl<S: SetMarker> LockSet<S> {
     /// As a single lock's; the error names the member.
     pub async fn lock(&self) -> Result<SetGuard<S>, Error> {
         let guard = self.acquire().wait(Wait::Forever).await?;
-        guard.ok_or_else(|| self.members[0].unlimited_wait_ended())
+        guard.ok_or_else(|| self.members[0].unlimited_wait_error())
     }
 
     /// Takes it if it is free now; `None` if it is busy.
@@ -69,7 +69,7 @@ impl<S: SetMarker> LockSet<S> {
     /// of range.
     pub async fn lock_with_lease(&self, lease: Duration) -> Result<SetGuard<S>, Error> {
         let guard = self.acquire().wait(Wait::Forever).lease(Lease::Fixed(lease)).await?;
-        guard.ok_or_else(|| self.members[0].unlimited_wait_ended())
+        guard.ok_or_else(|| self.members[0].unlimited_wait_error())
     }
 
     /// An acquire with options; `await` it.

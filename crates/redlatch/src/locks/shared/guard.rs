@@ -95,7 +95,7 @@ impl Guard {
         &self.lease
     }
 
-    /// How each renewal of this hold is done, for further holds that are to last as long.
+    /// The lease time of this guard, for further guards that are to have the same.
     pub(crate) fn lease_term(&self) -> LeaseTerm {
         self.lease_term
     }
@@ -296,9 +296,9 @@ impl Guard {
         let (renewed, replicas) =
             renewed.map_err(|fault| fault.into_error().on(self.name()).by(&self.lease.owner))?;
         if !renewed {
-            self.core.gone(&self.lease).await;
+            self.core.end_as_gone(&self.lease).await;
         }
-        if !renewed || !self.core.keeps(&self.lease, sent_at, lease_ms) {
+        if !renewed || !self.core.confirm_hold(&self.lease, sent_at, lease_ms) {
             let reason = self.lease.reason_if_missing(self.core.now_ms());
             return Err(lost_error(self.name(), &self.lease.owner, &reason));
         }
@@ -319,7 +319,7 @@ impl Guard {
                 self.core.owners.block(&self.lease.keys, &self.lease.owner).unanswered();
             }
             self.core.store.outlives(self.lease.owner.field());
-            if self.lease.goes_without_release(self.lease_term) {
+            if self.lease.leave_unreleased(self.lease_term) {
                 self.core.lanes.forget(&self.lease);
                 if self.lease.mark_given_back() {
                     self.core.hold_ended(&self.lease, HoldEnd::Detached);
@@ -377,7 +377,7 @@ impl Guard {
         self.detach();
         let (here, held) = (core.clone(), lease.clone());
         // The owner's next attempt waits for it.
-        let shortening = core.drive(
+        let shortening = core.run_on_keeper(
             async move {
                 // A hold that is just being entered or given back is counted on the server, and nothing is shortened where several are.
                 tokio::select! {

@@ -108,7 +108,7 @@ impl<K: LockMarker> Lock<K> {
     /// [outage tolerance](crate::ClientBuilder::outage_tolerance); a key of another type, or a lock of another kind,
     /// under the name.
     pub async fn lock(&self) -> Result<K::Guard, Error> {
-        self.acquire().wait(Wait::Forever).await?.ok_or_else(|| self.0.unlimited_wait_ended())
+        self.acquire().wait(Wait::Forever).await?.ok_or_else(|| self.0.unlimited_wait_error())
     }
 
     /// Takes the lock if it is free now; `None` if it is busy.
@@ -154,7 +154,7 @@ impl<K: LockMarker> Lock<K> {
             .wait(Wait::Forever)
             .lease(Lease::Fixed(lease))
             .await?
-            .ok_or_else(|| self.0.unlimited_wait_ended())
+            .ok_or_else(|| self.0.unlimited_wait_error())
     }
 
     /// An acquire with options; `await` it.

@@ -9,7 +9,7 @@ use crate::{
     core::{
         adopt::Taken,
         fork_safe::ForkSafeCore,
-        lease::{DetachedHold, HeldLease},
+        lease::{HeldLease, HoldToAdopt},
         owners::OwnerClaim,
         release::Unlocked,
         send_once::{Counted, SentOnce},
@@ -36,7 +36,7 @@ pub(crate) struct LockHandle {
     /// The pauses of kinds without a channel.
     pub(crate) backoff: Option<Backoff>,
     /// Tasks of this process that want these keys go first.
-    pub(crate) yields_to: Option<Arc<Keys>>,
+    pub(crate) local_writers_first: Option<Arc<Keys>>,
 }
 
 impl LockHandle {
@@ -53,7 +53,7 @@ impl LockHandle {
             fenced: false,
             reentrant: true,
             backoff: None,
-            yields_to: None,
+            local_writers_first: None,
         }
     }
 
@@ -132,14 +132,14 @@ impl LockHandle {
         self.owner_here(owner)?;
         let (keys, owner) = (self.keys.clone(), owner.clone());
         let left =
-            Arc::new(DetachedHold { keys, recipe: self.recipe, owner, lease_term, fenced: self.fenced });
+            Arc::new(HoldToAdopt { keys, recipe: self.recipe, owner, lease_term, fenced: self.fenced });
         let owner = &left.owner;
         // What is under way for the owner here has come to its end.
         let claim = self.claim(owner).await?;
         let taken = self.core.take_up(&left, claim).await;
         match taken.map_err(|fault| self.error(fault).by(owner))? {
             Taken::Gone => Ok(None),
-            Taken::Up(lease) => Ok(Some(self.guard(lease, lease_term))),
+            Taken::Adopted(lease) => Ok(Some(self.guard(lease, lease_term))),
             Taken::WrongKind => {
                 let what = "the owner holds the name as another kind of lock";
                 Err(Error::new(ErrorKind::WrongLockKind, what).on(self.name()).by(owner))
@@ -196,7 +196,8 @@ impl LockHandle {
             }
         };
         // The owner's next attempt waits for it.
-        let reply = self.core.drive(work, |_| {}).outcome().await.map_err(Fault::Server).and_then(identity);
+        let reply =
+            self.core.run_on_keeper(work, |_| {}).outcome().await.map_err(Fault::Server).and_then(identity);
         let reply = reply.map_err(|fault| self.error(fault).by(owner))?;
         match reply.get(1) {
             Some(0) => Ok(Unlocked::Released),
@@ -227,7 +228,7 @@ impl LockHandle {
     }
 
     /// A wait without limit ended as if it had one.
-    pub(crate) fn unlimited_wait_ended(&self) -> Error {
+    pub(crate) fn unlimited_wait_error(&self) -> Error {
         Error::new(ErrorKind::Protocol, "a wait without limit ended as if it had one").on(self.name())
     }
 }

@@ -185,7 +185,7 @@ impl PermitSemaphore {
         let members = self.members(ids)?;
         let reply = self
             .run(&scripts::PERMIT_GIVE, |call| {
-                self.counter.told(call.bytes(&members)).constant("1").constant("1").constant("0")
+                self.counter.with_channel(call.bytes(&members)).constant("1").constant("1").constant("0")
             })
             .await?;
         if item(&reply, 1) == 1 {
@@ -325,7 +325,8 @@ impl PermitSemaphore {
     ///
     /// A server that is unreachable or refuses; a key of another type, which is left alone.
     pub async fn delete(&self) -> Result<bool, Error> {
-        Ok(item(&self.run(&scripts::PERMIT_END, |call| self.counter.told(call.int(0))).await?, 1) == 1)
+        Ok(item(&self.run(&scripts::PERMIT_END, |call| self.counter.with_channel(call.int(0))).await?, 1)
+            == 1)
     }
 
     /// Has all permits, free and taken, deleted after this time (1 ms to 100 years); `false` if there are none.
@@ -340,7 +341,10 @@ impl PermitSemaphore {
     pub async fn expire(&self, ttl: Duration) -> Result<bool, Error> {
         let ttl_ms = lease_ms(ttl)
             .map_err(|error| error.on(self.name()).remedy("give a time to live of 1 ms to 100 years"))?;
-        Ok(item(&self.run(&scripts::PERMIT_END, |call| self.counter.told(call.int(ttl_ms))).await?, 1) == 1)
+        Ok(item(
+            &self.run(&scripts::PERMIT_END, |call| self.counter.with_channel(call.int(ttl_ms))).await?,
+            1,
+        ) == 1)
     }
 
     fn members(&self, ids: &[impl AsRef<str>]) -> Result<Arc<[u8]>, Error> {
@@ -348,11 +352,12 @@ impl PermitSemaphore {
     }
 
     async fn look(&self, id: impl FnOnce(Call) -> Call + Send) -> Result<Numbers, Error> {
-        self.run(&scripts::PERMIT_LOOK, |call| self.counter.told(id(call))).await
+        self.run(&scripts::PERMIT_LOOK, |call| self.counter.with_channel(id(call))).await
     }
 
     async fn change(&self, permits: i64, how: &'static str) -> Result<Numbers, Error> {
-        self.run(&scripts::PERMIT_SET, |call| self.counter.told(call.int(permits)).constant(how)).await
+        self.run(&scripts::PERMIT_SET, |call| self.counter.with_channel(call.int(permits)).constant(how))
+            .await
     }
 
     /// Runs a script over both keys once.

@@ -18,7 +18,7 @@ use crate::{
     },
     error::{Error, ErrorKind},
     jitter::jittered,
-    kind::place::{RATE_PERMITS, RATE_VALUE},
+    kind::key_pattern::{RATE_PERMITS, RATE_VALUE},
     name::LockName,
     observe::Subject,
     permits::counter::{Counter, amount, item},

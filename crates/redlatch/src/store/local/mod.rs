@@ -63,9 +63,13 @@ pub(super) async fn open(
     let config = Config { username: None, password: Secret(None), password_file: None, ..config.clone() };
     let lifeline = Lifeline::new(config.identity.clone().unwrap_or_default(), paths.socket.clone());
     let binary = config.engine_binary.clone();
-    let greeter = Arc::new(LocalGreeter { name: name.map(str::to_owned), paths, binary, lifeline });
-    RedisStore::open_with(Dial::new(server, &config, background)?.with_greeter(greeter), &config, background)
-        .await
+    let local_engine = Arc::new(LocalGreeter { name: name.map(str::to_owned), paths, binary, lifeline });
+    RedisStore::open_with(
+        Dial::new(server, &config, background)?.with_local_engine(local_engine),
+        &config,
+        background,
+    )
+    .await
 }
 
 struct LocalGreeter {

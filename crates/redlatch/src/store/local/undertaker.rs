@@ -4,7 +4,7 @@ use redlatch_engine::daemon::{Step, Trace, TracePlace, Undertaker};
 
 use crate::{
     keys::{KeyKind, Keys},
-    kind::place::{PERMIT_TIMES, QUEUE, QUEUE_TIMES},
+    kind::key_pattern::{PERMIT_TIMES, QUEUE, QUEUE_TIMES},
     name::LockName,
     owner::Owner,
     recipes::{ExpectedHolds, FAIR, PermitsRecipe, READ, Recipe, WRITE, members},

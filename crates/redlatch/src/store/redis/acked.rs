@@ -118,7 +118,12 @@ impl Checkout {
     }
 
     /// Runs a script whose change replicas are to confirm.
-    async fn run(&mut self, mode: ScriptMode, call: &Call, after_asking: bool) -> Result<Reply, Failure> {
+    async fn run(
+        &mut self,
+        mode: ScriptMode,
+        call: &Call,
+        with_asking_command: bool,
+    ) -> Result<Reply, Failure> {
         let link = self.blocked.link.clone();
         // The caller may not have been polled for a while, and nothing has been sent yet.
         if self.pool.closed.is_cancelled() {
@@ -129,7 +134,7 @@ impl Checkout {
             return Err(Fault::NotSent(error).into());
         }
         self.asking = true;
-        let reply = run_on(&link, mode, first_try(mode, call), call, after_asking).await;
+        let reply = run_on(&link, mode, first_try(mode, call), call, with_asking_command).await;
         self.asking = false;
         reply
     }
@@ -172,7 +177,7 @@ pub(super) struct Ready {
 struct Order {
     mode: ScriptMode,
     call: Call,
-    after_asking: bool,
+    with_asking_command: bool,
     listing: Option<Arc<dyn Listing>>,
     answer: oneshot::Sender<Result<(Reply, oneshot::Sender<Question>), Failure>>,
 }
@@ -184,17 +189,17 @@ struct Question {
 }
 
 impl Ready {
-    /// Runs a script whose change replicas are to confirm. `after_asking`: another node has named this one for this once. `listing`:
+    /// Runs a script whose change replicas are to confirm. `with_asking_command`: another node has named this one for this once. `listing`:
     /// who knows of replicas that the master itself may have lost sight of.
     pub(super) async fn run(
         self,
         mode: ScriptMode,
         call: &Call,
-        after_asking: bool,
+        with_asking_command: bool,
         listing: Option<Arc<dyn Listing>>,
     ) -> Result<(Reply, Confirm), Failure> {
         let (answer, answered) = oneshot::channel();
-        let order = Order { mode, call: call.clone(), after_asking, listing, answer };
+        let order = Order { mode, call: call.clone(), with_asking_command, listing, answer };
         self.orders.send(order).map_err(|_| Fault::NotSent(given_up()))?;
         let (reply, questions) = answered.await.map_err(|_| Fault::Unknown(background_gone()))??;
         let confirm: Confirm = Box::new(move |within| {
@@ -234,10 +239,11 @@ async fn attend(pool: Arc<AckPool>, count: ReplicaCount, mut tell: oneshot::Send
     if tell.send(Ok(Ready { orders })).is_err() {
         return;
     }
-    let Some(Order { mode, call, after_asking, listing, mut answer }) = checkout.next(order).await else {
+    let Some(Order { mode, call, with_asking_command, listing, mut answer }) = checkout.next(order).await
+    else {
         return;
     };
-    let reply = match unless_gone(&mut answer, checkout.run(mode, &call, after_asking)).await {
+    let reply = match unless_gone(&mut answer, checkout.run(mode, &call, with_asking_command)).await {
         Some(Ok(reply)) => reply,
         Some(Err(failure)) => {
             drop(checkout);

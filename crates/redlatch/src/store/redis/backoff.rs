@@ -33,7 +33,7 @@ impl Backoff {
     }
 
     /// A connection has ended, none could be made, or what was asked for was refused.
-    pub(super) fn ended(&mut self) {
+    pub(super) fn failed(&mut self) {
         let lasted = self.connected.take().map(|at| at.elapsed());
         self.after(lasted);
     }

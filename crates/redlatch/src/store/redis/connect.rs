@@ -76,7 +76,7 @@ pub(crate) struct Dial {
     connect_timeout: Duration,
     /// Whose timers count: those of the caller's runtime may stand still, or not be there.
     timers: Handle,
-    greeter: Option<Arc<dyn LocalEngineHooks>>,
+    local_engine: Option<Arc<dyn LocalEngineHooks>>,
     master_only: bool,
     /// Why there is no server to connect to.
     refusal: Option<Box<Error>>,
@@ -132,7 +132,7 @@ impl Dial {
             client_name: config.client_name.clone(),
             connect_timeout: config.connect_timeout,
             timers: background.clone(),
-            greeter: None,
+            local_engine: None,
             master_only: false,
             refusal: None,
             changes: None,
@@ -218,23 +218,23 @@ impl Dial {
         &self.server.addr
     }
 
-    pub(crate) fn with_greeter(mut self, greeter: Arc<dyn LocalEngineHooks>) -> Self {
-        self.greeter = Some(greeter);
+    pub(crate) fn with_local_engine(mut self, local_engine: Arc<dyn LocalEngineHooks>) -> Self {
+        self.local_engine = Some(local_engine);
         self
     }
 
-    /// What the local engine's greeter has to say; none for servers.
+    /// What the local engine's local_engine has to say; none for servers.
     pub(super) fn local_findings(&self) -> Option<Vec<Finding>> {
-        self.greeter.as_ref().map(|greeter| greeter.findings())
+        self.local_engine.as_ref().map(|local_engine| local_engine.findings())
     }
 
     /// What looks at connections to the local engine, where it is one.
-    pub(super) fn greeter(&self) -> Option<&dyn LocalEngineHooks> {
-        self.greeter.as_deref()
+    pub(super) fn local_engine(&self) -> Option<&dyn LocalEngineHooks> {
+        self.local_engine.as_deref()
     }
 
     pub(super) fn is_local(&self) -> bool {
-        self.greeter.is_some()
+        self.local_engine.is_some()
     }
 
     /// Whether a password leaves this machine unencrypted. That is told and not refused, because most fleets run in networks of
@@ -332,13 +332,13 @@ impl Dial {
         if let Some(reason) = self.refusal() {
             return Err(reason.clone());
         }
-        if let Some(greeter) = self.greeter.clone() {
-            if let Some(stream) = greeter.reach().await {
+        if let Some(local_engine) = self.local_engine.clone() {
+            if let Some(stream) = local_engine.reach().await {
                 self.trouble.clear();
                 return Ok(Stream::Unix(stream));
             }
             // Starting a daemon waits for another process, which must not hold up this runtime's other tasks.
-            tokio::task::spawn_blocking(move || greeter.prepare())
+            tokio::task::spawn_blocking(move || local_engine.prepare())
                 .await
                 .map_err(|error| self.unreachable(error))??;
         }

@@ -29,7 +29,7 @@ use super::{
     Dial,
     finder::{Finder, Look},
     hub::Hub,
-    lasting::lasting,
+    lasting::spawn_lasting,
     listed::Listed,
     mastership::Mastership,
     node::{InterruptionHooks, Node, SearchCount},
@@ -91,7 +91,7 @@ struct Shared {
     reached: AtomicBool,
     in_vain: AtomicBool,
     /// How often holders and waiters were told to look at a new master.
-    server_changes: AtomicU64,
+    takeovers: AtomicU64,
     place: String,
     hub: Arc<Hub>,
     /// What the master's connections tell when they end.
@@ -100,7 +100,7 @@ struct Shared {
     look: Arc<Look>,
     looked: latest::Receiver<u64>,
     searching: SearchCount,
-    /// How many replicas the master of an era had, and when that was said.
+    /// How many replicas a master had, and when that was said.
     listed: Mutex<Option<(u64, Instant, Listed)>>,
     /// The task that has this lock asks for that number; the others wait for what it is told.
     listing: tokio::sync::Mutex<()>,
@@ -170,7 +170,7 @@ impl FollowingStore {
             dial,
             config: config.clone(),
             background: background.clone(),
-            server_changes: AtomicU64::new(0),
+            takeovers: AtomicU64::new(0),
             place: finder.place(),
             hub: Arc::new(Hub::start(node.dial().clone(), background)),
             master: Mastership::new(memory, node),
@@ -188,7 +188,7 @@ impl FollowingStore {
         });
         shared.finder.listen(&shared.look);
         let (store, look, done) = (Arc::downgrade(&shared), shared.look.clone(), Arc::new(done));
-        let follower = lasting(background, "the look for the master", move || {
+        let follower = spawn_lasting(background, "the look for the master", move || {
             follow(store.clone(), look.clone(), done.clone())
         });
         Ok(Arc::new(FollowingStore { shared, follower }))
@@ -365,7 +365,7 @@ impl Shared {
             Ok(Ok(_)) => {
                 self.reached.store(true, Ordering::SeqCst);
                 if self.in_vain.swap(false, Ordering::SeqCst) {
-                    self.server_changes.fetch_add(1, Ordering::SeqCst);
+                    self.takeovers.fetch_add(1, Ordering::SeqCst);
                     self.interruption.ring();
                 }
                 true
@@ -408,7 +408,7 @@ impl Shared {
     /// Another one has the place of this one.
     fn succeed(&self, dial: Arc<Dial>, old: &Node) {
         self.in_vain.store(false, Ordering::SeqCst);
-        self.server_changes.fetch_add(1, Ordering::SeqCst);
+        self.takeovers.fetch_add(1, Ordering::SeqCst);
         self.hub.redirect(dial);
         // What is under way gets an unknown outcome, and is asked again of the new master.
         old.close();
@@ -423,22 +423,25 @@ impl Shared {
 impl Store for FollowingStore {
     fn run(&self, call: Call) -> RunFuture {
         let shared = self.shared.clone();
-        let (era, node) = shared.master.present();
+        let (mastership, node) = shared.master.present();
         let first = Box::pin(node.run(call.clone()));
         if let Some(incarnation) = call.in_incarnation {
-            return Box::pin(async move { shared.ask_in(incarnation, era, first).await });
+            return Box::pin(async move { shared.ask_in(incarnation, mastership, first).await });
         }
-        Box::pin(async move { shared.follow(era, first, |node, _| Box::pin(node.run(call.clone()))).await })
+        Box::pin(
+            async move { shared.follow(mastership, first, |node, _| Box::pin(node.run(call.clone()))).await },
+        )
     }
 
     fn run_acked(&self, call: Call, count: ReplicaCount, must: bool) -> AckedFuture {
         let shared = self.shared.clone();
-        let (era, node) = shared.master.present();
-        let first = Box::pin(shared.run_acked_at(&node, era, call.clone(), count, must));
+        let (mastership, node) = shared.master.present();
+        let first = Box::pin(shared.run_acked_at(&node, mastership, call.clone(), count, must));
         Box::pin(async move {
-            let again =
-                |node: &Arc<Node>, era| Box::pin(shared.run_acked_at(node, era, call.clone(), count, must));
-            shared.follow(era, first, again).await
+            let again = |node: &Arc<Node>, mastership| {
+                Box::pin(shared.run_acked_at(node, mastership, call.clone(), count, must))
+            };
+            shared.follow(mastership, first, again).await
         })
     }
 
@@ -469,13 +472,13 @@ impl Store for FollowingStore {
         Box::pin(node.try_rights(Messages::of_one_server(hub), kinds.to_vec(), prefix.to_owned()))
     }
 
-    fn server_changes(&self) -> u64 {
-        self.shared.server_changes.load(Ordering::SeqCst)
+    fn takeovers(&self) -> u64 {
+        self.shared.takeovers.load(Ordering::SeqCst)
     }
 
     fn incarnation(&self, _key: &[u8]) -> u64 {
-        let (era, node) = self.shared.master.present();
-        server_process::incarnation(era, node.process_number())
+        let (mastership, node) = self.shared.master.present();
+        server_process::incarnation(mastership, node.process_number())
     }
 
     fn drop_connections(&self, _key: &[u8]) {

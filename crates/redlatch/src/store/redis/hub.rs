@@ -22,7 +22,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::{Dial, backoff::Backoff, lasting::lasting};
+use super::{Dial, backoff::Backoff, lasting::spawn_lasting};
 use crate::{
     catch_panic::catch_panic,
     error::{Error, ErrorKind},
@@ -96,7 +96,7 @@ impl Hub {
         let task = Task::new(dial, opaque_payloads, orders.downgrade());
         let subscribed = task.subscribed.clone();
         let kept = Arc::new(tokio::sync::Mutex::new((task, inbox)));
-        lasting(background, "subscriptions", move || {
+        spawn_lasting(background, "subscriptions", move || {
             let kept = kept.clone();
             async move {
                 let (task, inbox) = &mut *kept.lock().await;
@@ -144,7 +144,7 @@ struct Entry {
     request: Option<u64>,
     /// The pauses between requests that are refused in passing.
     refusals: Backoff,
-    /// It is in [`later`](Task::later).
+    /// It is in [`retries`](Task::retries).
     is_to_retry: bool,
 }
 
@@ -160,14 +160,14 @@ struct Task {
     requests: u64,
     linger: Vec<(Instant, Channel)>,
     /// Channels that were refused, and when each of them is asked for again.
-    later: BinaryHeap<Reverse<(Instant, Channel)>>,
+    retries: BinaryHeap<Reverse<(Instant, Channel)>>,
     subscribed: Subscribed,
     backoff: Backoff,
 }
 
 impl Task {
     fn new(dial: Arc<Dial>, opaque_payloads: bool, orders: mpsc::WeakUnboundedSender<Order>) -> Self {
-        let (channels, linger, later, subscribed, backoff) = Default::default();
+        let (channels, linger, retries, subscribed, backoff) = Default::default();
         Task {
             dial,
             opaque_payloads,
@@ -176,7 +176,7 @@ impl Task {
             connection: 0,
             requests: 0,
             linger,
-            later,
+            retries,
             subscribed,
             backoff,
         }
@@ -190,7 +190,7 @@ impl Task {
                 entry.request = None;
                 entry.is_to_retry = false;
             }
-            self.later.clear();
+            self.retries.clear();
             self.subscribed.lock().unwrap_or_else(PoisonError::into_inner).clear();
             // Nothing is connected before a waiter listens.
             while self.channels.is_empty() {
@@ -205,7 +205,7 @@ impl Task {
                 return;
             }
             if Arc::ptr_eq(&dial, &self.dial) {
-                self.backoff.ended();
+                self.backoff.failed();
             }
         }
     }
@@ -247,7 +247,7 @@ impl Task {
                     return Some(pubsub.split());
                 }
                 Some(Err(error)) => {
-                    self.backoff.ended();
+                    self.backoff.failed();
                     tracing::debug!(%error, "the subscription connection failed; waiters poll meanwhile");
                 }
                 // Another server is to be listened to.
@@ -271,7 +271,7 @@ impl Task {
         ping.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let leaving = self.linger.first().map(|(at, _)| *at);
-            let asking = self.later.peek().map(|Reverse((at, _))| *at);
+            let asking = self.retries.peek().map(|Reverse((at, _))| *at);
             let message = async { Heard::Message(stream.next().await) };
             let order = async { Heard::Order(inbox.recv().await) };
             tokio::select! {
@@ -390,7 +390,7 @@ impl Task {
             // For instance BUSY or LOADING. The other channels stay as they are.
             Err(Fault::Server(error)) if error.is_retryable() => {
                 entry.request = None;
-                entry.refusals.ended();
+                entry.refusals.failed();
                 let pause = entry.refusals.pause();
                 self.ask_later(channel, pause);
             }
@@ -411,15 +411,15 @@ impl Task {
     fn ask_later(&mut self, channel: &Channel, pause: Duration) {
         let Some(entry) = self.channels.get_mut(channel) else { return };
         if !std::mem::replace(&mut entry.is_to_retry, true) {
-            self.later.push(Reverse((Instant::now() + pause, channel.clone())));
+            self.retries.push(Reverse((Instant::now() + pause, channel.clone())));
         }
     }
 
     /// Asks again for channels that were refused, each for itself.
     fn ask_again(&mut self, sink: &PubSubSink) {
         let now = Instant::now();
-        while self.later.peek().is_some_and(|Reverse((at, _))| *at <= now) {
-            let Some(Reverse((_, channel))) = self.later.pop() else { return };
+        while self.retries.peek().is_some_and(|Reverse((at, _))| *at <= now) {
+            let Some(Reverse((_, channel))) = self.retries.pop() else { return };
             if let Some(entry) = self.channels.get_mut(&channel) {
                 entry.is_to_retry = false;
             }

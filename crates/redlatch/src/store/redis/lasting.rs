@@ -12,7 +12,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 
 /// Begins a task, and begins it anew whenever it has panicked, until it returns. `begin` makes the work, the first time and each time after
 /// that, from what is kept outside of it.
-pub(super) fn lasting<F>(
+pub(super) fn spawn_lasting<F>(
     background: &Handle,
     what: &'static str,
     mut begin: impl FnMut() -> F + Send + 'static,
@@ -45,7 +45,7 @@ mod tests {
     async fn a_task_that_panics_begins_anew_until_it_returns() {
         let (begun, ended) = (Arc::new(AtomicU32::new(0)), Arc::new(tokio::sync::Notify::new()));
         let (count, end) = (begun.clone(), ended.clone());
-        lasting(&Handle::current(), "a test", move || {
+        spawn_lasting(&Handle::current(), "a test", move || {
             let (count, end) = (count.clone(), end.clone());
             async move {
                 assert!(count.fetch_add(1, Ordering::SeqCst) == 2, "on purpose");

@@ -245,7 +245,7 @@ impl Link {
 
     /// As [`ask`](Self::ask), with the word that another node has sent the request here. Both go out together, because the word
     /// counts for the next request on the connection, also of another task.
-    pub(super) async fn ask_after_asking(&self, cmd: &Cmd) -> Result<Reply, Failure> {
+    pub(super) async fn ask_with_asking_command(&self, cmd: &Cmd) -> Result<Reply, Failure> {
         let mut both = redis::Pipeline::with_capacity(2);
         both.cmd("ASKING").add_command(cmd.clone());
         let mut connection = self.connection.clone();

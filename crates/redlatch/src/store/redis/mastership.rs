@@ -19,12 +19,12 @@ pub(super) struct Mastership {
     memory: Mutex<Memory>,
     node: RwLock<Arc<Node>>,
     /// Counts the changes.
-    era: AtomicU64,
+    mastership: AtomicU64,
 }
 
 impl Mastership {
     pub(super) fn new(memory: Memory, node: Arc<Node>) -> Self {
-        Mastership { memory: Mutex::new(memory), node: RwLock::new(node), era: AtomicU64::new(0) }
+        Mastership { memory: Mutex::new(memory), node: RwLock::new(node), mastership: AtomicU64::new(0) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Memory> {
@@ -38,15 +38,15 @@ impl Mastership {
     /// The master, and how many there have been before.
     pub(super) fn present(&self) -> (u64, Arc<Node>) {
         let node = self.node.read().unwrap_or_else(PoisonError::into_inner);
-        (self.era(), node.clone())
+        (self.mastership(), node.clone())
     }
 
     pub(super) fn node(&self) -> Arc<Node> {
         self.present().1
     }
 
-    pub(super) fn era(&self) -> u64 {
-        self.era.load(Ordering::SeqCst)
+    pub(super) fn mastership(&self) -> u64 {
+        self.mastership.load(Ordering::SeqCst)
     }
 
     pub(super) fn judge(&self, said: &Said) -> Verdict {
@@ -111,7 +111,7 @@ impl Mastership {
     fn replace(&self, node: Arc<Node>) -> Arc<Node> {
         let mut place = self.node.write().unwrap_or_else(PoisonError::into_inner);
         // Counted before the change can be seen, so that an answer of the old master is never taken for one of the new.
-        self.era.fetch_add(1, Ordering::SeqCst);
+        self.mastership.fetch_add(1, Ordering::SeqCst);
         std::mem::replace(&mut *place, node)
     }
 }

@@ -181,13 +181,13 @@ impl Store for RedisStore {
     }
 
     fn outlives(&self, owner: &str) {
-        if let Some(greeter) = self.node.dial().greeter() {
-            greeter.outlives(owner);
+        if let Some(local_engine) = self.node.dial().local_engine() {
+            local_engine.outlives(owner);
         }
     }
 
     fn lifeline(&self) -> Option<OwnedFd> {
-        self.node.dial().greeter()?.lifeline()
+        self.node.dial().local_engine()?.lifeline()
     }
 
     fn place(&self) -> Option<String> {
@@ -205,8 +205,8 @@ impl Store for RedisStore {
     fn close(&self) {
         self.hub.close();
         self.node.close();
-        if let Some(greeter) = self.node.dial().greeter() {
-            greeter.close();
+        if let Some(local_engine) = self.node.dial().local_engine() {
+            local_engine.close();
         }
     }
 }

@@ -408,16 +408,16 @@ impl Node {
         Box::pin(self.run(call).map_err(Fault::from))
     }
 
-    /// As [`run`](Self::run), for those who may have to ask elsewhere. `after_asking`: another node has named this one for this once.
+    /// As [`run`](Self::run), for those who may have to ask elsewhere. `with_asking_command`: another node has named this one for this once.
     pub(super) async fn run_here(
         self: &Arc<Self>,
         call: &Call,
-        after_asking: bool,
+        with_asking_command: bool,
     ) -> Result<Reply, Failure> {
         call.waits_for_connection();
         let link = self.link().await?;
         let first = first_try(self.script_mode, call);
-        run_on(&link, self.script_mode, first, call, after_asking).await
+        run_on(&link, self.script_mode, first, call, with_asking_command).await
     }
 
     /// Sends one command.

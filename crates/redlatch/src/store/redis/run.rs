@@ -27,22 +27,28 @@ pub(super) async fn run_on(
     mode: ScriptMode,
     first: Cmd,
     call: &Call,
-    after_asking: bool,
+    with_asking_command: bool,
 ) -> Result<Reply, Failure> {
     if call.in_incarnation.is_some_and(|incarnation| {
-        server_process::incarnation(server_process::era(incarnation), link.process_number()) != incarnation
+        server_process::incarnation(server_process::mastership(incarnation), link.process_number())
+            != incarnation
     }) {
         return Err(of_stale_incarnation().into());
     }
     if !call.begin_sending() {
         return Err(Fault::NotSent(Call::given_up()).into());
     }
-    let outcome = if after_asking { link.ask_after_asking(&first).await } else { link.ask(&first).await };
+    let outcome =
+        if with_asking_command { link.ask_with_asking_command(&first).await } else { link.ask(&first).await };
     match (outcome, mode) {
         // Nothing ran, so sending the whole text is no second try. `ASKING` was used up by the failed `EVALSHA`.
         (Err(Failure::Refused { code, .. }), ScriptMode::Eval) if code == "NOSCRIPT" => {
             let whole = command("EVAL", call.script.source(), call);
-            if after_asking { link.ask_after_asking(&whole).await } else { link.ask(&whole).await }
+            if with_asking_command {
+                link.ask_with_asking_command(&whole).await
+            } else {
+                link.ask(&whole).await
+            }
         }
         (Err(failure), ScriptMode::Functions) => Err(without_functions(failure)),
         (outcome, _) => outcome,

@@ -52,12 +52,12 @@ pub(super) fn process(answer: &Reply) -> Process {
     (!id.is_empty()).then(|| id.into())
 }
 
-/// One number for a master that may move (`era`) and the number of its process.
-pub(super) fn incarnation(era: u64, process_number: u32) -> u64 {
-    (era << 32) | u64::from(process_number)
+/// One number for a master that may move (`mastership`) and the number of its process.
+pub(super) fn incarnation(mastership: u64, process_number: u32) -> u64 {
+    (mastership << 32) | u64::from(process_number)
 }
 
-pub(super) fn era(incarnation: u64) -> u64 {
+pub(super) fn mastership(incarnation: u64) -> u64 {
     incarnation >> 32
 }
 

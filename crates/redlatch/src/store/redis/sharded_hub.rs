@@ -22,7 +22,7 @@ use tokio::{
 
 use super::{
     hub::REFUSED_PAUSE,
-    lasting::lasting,
+    lasting::spawn_lasting,
     redirect::Redirect,
     sharded_link::{Channel, Heard, ShardedLink, Way},
     slots::slot_of,
@@ -130,7 +130,7 @@ impl ShardedHub {
             subscribed: subscribed.clone(),
         };
         let kept = Arc::new(tokio::sync::Mutex::new((task, inbox)));
-        lasting(background, "subscriptions of a cluster", move || {
+        spawn_lasting(background, "subscriptions of a cluster", move || {
             let kept = kept.clone();
             async move {
                 let (task, inbox) = &mut *kept.lock().await;

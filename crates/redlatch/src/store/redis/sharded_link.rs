@@ -14,7 +14,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::{Dial, backoff::Backoff, connect::Stream, lasting::lasting};
+use super::{Dial, backoff::Backoff, connect::Stream, lasting::spawn_lasting};
 use crate::{error::Error, randomness::first_of, store::Fault};
 
 /// How often the connection is asked for a sign of life, and how long an answer may take.
@@ -101,7 +101,7 @@ impl ShardedLink {
         let (orders, inbox) = mpsc::unbounded_channel();
         let kept = Arc::new(tokio::sync::Mutex::new((inbox, tell)));
         let mut is_new = true;
-        lasting(background, "a subscription connection", move || {
+        spawn_lasting(background, "a subscription connection", move || {
             let (kept, dial) = (kept.clone(), dial.clone());
             let is_new = std::mem::replace(&mut is_new, false);
             async move {
@@ -147,7 +147,7 @@ async fn run(dial: &Dial, inbox: &mut mpsc::UnboundedReceiver<Order>, tell: &Tel
                 tell(Heard::Down);
             }
         }
-        backoff.ended();
+        backoff.failed();
     }
 }
 

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Dial,
     known_nodes::KnownNodes,
-    lasting::lasting,
+    lasting::spawn_lasting,
     listed::is_told_otherwise,
     node::{InterruptionHooks, Node},
     run::closed_error,
@@ -211,7 +211,7 @@ impl Topology {
         F: Future<Output = ()> + Send + 'static,
     {
         let topology = self.clone();
-        lasting(&self.background, what, move || work(topology.clone()));
+        spawn_lasting(&self.background, what, move || work(topology.clone()));
     }
 
     fn table(&self) -> std::sync::RwLockReadGuard<'_, Table> {
@@ -416,12 +416,12 @@ impl Topology {
         .await;
     }
 
-    /// Resolves when a slot has neither the master that it had at this era nor, right after that one, the `heir` that was getting it then.
+    /// Resolves when a slot has neither the master that it had in that mastership nor, right after that one, the `heir` that was getting it then.
     /// A master that lost the slot and has it again is not the one that it had.
-    pub(super) async fn loses(&self, slot: u16, era: u64, heir: Option<&Addr>) {
+    pub(super) async fn loses(&self, slot: u16, mastership: u64, heir: Option<&Addr>) {
         let mut changes = self.changes();
         panic_safe(async || {
-            while self.is_served(slot, era, heir) {
+            while self.is_served(slot, mastership, heir) {
                 if changes.changed().await.is_err() {
                     std::future::pending::<()>().await;
                 }
@@ -431,11 +431,11 @@ impl Topology {
     }
 
     /// Whether a slot has one of these still.
-    pub(super) fn is_served(&self, slot: u16, era: u64, heir: Option<&Addr>) -> bool {
+    pub(super) fn is_served(&self, slot: u16, mastership: u64, heir: Option<&Addr>) -> bool {
         let table = self.table();
         let now = table.eras.get(&slot).copied().unwrap_or(0);
         let is_heirs = || heir.is_some() && table.owner(slot).map(|owner| &owner.addr) == heir;
-        now == era || (now == era + 1 && is_heirs())
+        now == mastership || (now == mastership + 1 && is_heirs())
     }
 
     /// A timer that works in any runtime and in none.
@@ -492,19 +492,22 @@ impl Topology {
 
     /// How often a slot has got another master: one that lost it and got it back may lack what it had. Read after the owner, it is not
     /// that of an earlier one.
-    pub(super) fn era(&self, slot: u16) -> u64 {
+    pub(super) fn mastership(&self, slot: u16) -> u64 {
         self.table().eras.get(&slot).copied().unwrap_or(0)
     }
 
     /// The same, and which process of that master answers.
     pub(super) fn incarnation(&self, slot: u16) -> u64 {
         let table = self.table();
-        let era = table.eras.get(&slot).copied().unwrap_or(0);
-        server_process::incarnation(era, table.owner(slot).map_or(0, |owner| owner.node.process_number()))
+        let mastership = table.eras.get(&slot).copied().unwrap_or(0);
+        server_process::incarnation(
+            mastership,
+            table.owner(slot).map_or(0, |owner| owner.node.process_number()),
+        )
     }
 
     /// How many changes of owners holders have been told of.
-    pub(super) fn server_changes(&self) -> u64 {
+    pub(super) fn takeovers(&self) -> u64 {
         self.told.load(Ordering::Acquire)
     }
 

@@ -184,8 +184,8 @@ impl Store for ClusterStore {
         self.inner.topology.masters().into_iter().map(|(slot, _)| slot).collect()
     }
 
-    fn server_changes(&self) -> u64 {
-        self.inner.topology.server_changes()
+    fn takeovers(&self) -> u64 {
+        self.inner.topology.takeovers()
     }
 
     fn incarnation(&self, key: &[u8]) -> u64 {

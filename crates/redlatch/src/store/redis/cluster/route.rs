@@ -84,13 +84,13 @@ impl Inner {
         F: Future<Output = Result<T, Failure>>,
     {
         let mut budget = Budget { tries: 0, until: None };
-        let mut after_asking: Option<(Arc<Member>, Form, u64)> = None;
+        let mut with_asking_command: Option<(Arc<Member>, Form, u64)> = None;
         let mut searching = None;
         loop {
-            // The era is read before the master is looked up, so that the answer of an earlier one is not taken for its.
-            let (sent, form, era) = match after_asking.take() {
-                Some((member, form, era)) => (Some(member), form, era),
-                None => (None, Form::default(), self.topology.era(slot)),
+            // The mastership is read before the master is looked up, so that the answer of an earlier one is not taken for its.
+            let (sent, form, mastership) = match with_asking_command.take() {
+                Some((member, form, mastership)) => (Some(member), form, mastership),
+                None => (None, Form::default(), self.topology.mastership(slot)),
             };
             let Some(member) = sent.or_else(|| self.topology.owner(slot)) else {
                 searching.get_or_insert_with(|| self.searching.begin());
@@ -102,7 +102,7 @@ impl Inner {
             // Asked again once it is connected: a slot may go and come back meanwhile.
             let is_elsewhere = || {
                 call.in_incarnation.is_some_and(|incarnation| {
-                    form.asking || self.topology.era(slot) != server_process::era(incarnation)
+                    form.asking || self.topology.mastership(slot) != server_process::mastership(incarnation)
                 })
             };
             if is_elsewhere() {
@@ -121,7 +121,7 @@ impl Inner {
             }
             let outcome = match connected {
                 Ok(()) if is_elsewhere() => return Err(of_stale_incarnation()),
-                Ok(()) => run(member.clone(), form, era).await,
+                Ok(()) => run(member.clone(), form, mastership).await,
                 Err(fault) => Err(Failure::Fault(fault)),
             };
             if outcome.is_err() {
@@ -132,7 +132,11 @@ impl Inner {
                 // got the slot and lost it since. And what cannot be asked for again is not better known by being forgotten.
                 Ok(_)
                     if !call.script.is_sent_once()
-                        && !self.topology.is_served(slot, era, form.asking.then_some(&member.addr)) =>
+                        && !self.topology.is_served(
+                            slot,
+                            mastership,
+                            form.asking.then_some(&member.addr),
+                        ) =>
                 {
                     let error = format!("slot {slot} got another master while it answered");
                     return Err(Fault::Unknown(Error::new(ErrorKind::ServerBusy, error).answered()));
@@ -173,15 +177,15 @@ impl Inner {
                     let gathered = self.has_none_of(&member, call).await;
                     // Servers before 7 say so as soon as one of the keys is not there.
                     let stays = !gathered && !form.gathered && self.may_do_without(&member, call);
-                    after_asking = Some(match stays {
-                        true => (member, Form { asking: false, gathered: true }, era),
-                        false => (self.topology.member(&to), Form { asking: true, gathered }, era),
+                    with_asking_command = Some(match stays {
+                        true => (member, Form { asking: false, gathered: true }, mastership),
+                        false => (self.topology.member(&to), Form { asking: true, gathered }, mastership),
                     });
                 }
                 Some(Redirect::Split)
                     if !form.asking && !form.gathered && self.may_do_without(&member, call) =>
                 {
-                    after_asking = Some((member, Form { asking: false, gathered: true }, era));
+                    with_asking_command = Some((member, Form { asking: false, gathered: true }, mastership));
                 }
                 Some(Redirect::Split) => self.split(&mut budget, slot, &member, call).await?,
                 Some(Redirect::Halfway) if form.gathered && call.script.looks_first() => {
@@ -248,7 +252,7 @@ impl Inner {
         call: &Call,
         count: ReplicaCount,
     ) -> Result<(Reply, Confirm), Fault> {
-        let run = |member: Arc<Member>, form: Form, era: u64| async move {
+        let run = |member: Arc<Member>, form: Form, mastership: u64| async move {
             let asking = form.asking;
             let ready = self.ready_for_replicas(slot, &member, count, asking).await?;
             let listing =
@@ -256,13 +260,13 @@ impl Inner {
             let (reply, confirm) =
                 ready.run(member.node.script_mode(), &form.of(call), asking, Some(listing)).await?;
             // While its slot moves, a node that was named for this once is not the owner yet.
-            Ok((reply, confirm, era, asking.then(|| member.addr.clone())))
+            Ok((reply, confirm, mastership, asking.then(|| member.addr.clone())))
         };
-        let (reply, confirm, era, heir) = self.route(slot, call, run).await?;
+        let (reply, confirm, mastership, heir) = self.route(slot, call, run).await?;
         let inner = self.clone();
         let confirm: Confirm = Box::new(move |within| {
             Box::pin(async move {
-                let elsewhere = std::pin::pin!(inner.topology.loses(slot, era, heir.as_ref()));
+                let elsewhere = std::pin::pin!(inner.topology.loses(slot, mastership, heir.as_ref()));
                 let (confirmed, elsewhere) = match select(confirm(within), elsewhere).await {
                     Either::Left((confirmed, elsewhere)) => (Some(confirmed), elsewhere.now_or_never()),
                     Either::Right(_) => (None, Some(())),

@@ -78,9 +78,9 @@ impl Dial {
     async fn greet_server(&self, connection: &mut MultiplexedConnection) -> Result<(), Error> {
         // Logging in with no password succeeds on servers that want one; the first command would then fail, so ask now.
         let mut cmd = Cmd::new();
-        match &self.greeter {
-            Some(greeter) => {
-                for part in greeter.hello() {
+        match &self.local_engine {
+            Some(local_engine) => {
+                for part in local_engine.hello() {
                     cmd.arg(part);
                 }
             }
@@ -91,12 +91,12 @@ impl Dial {
         let answer = connection.send_packed_command(&cmd).await;
         // A server that cannot save refuses PING as it refuses writes, and still answers what only reads.
         let refused = |code: &str, detail: &str| match code {
-            "MISCONF" if self.greeter.is_none() => Ok(()),
+            "MISCONF" if self.local_engine.is_none() => Ok(()),
             _ => Err(self.greeting_error(code, detail)),
         };
-        match (answer, &self.greeter) {
+        match (answer, &self.local_engine) {
             (Ok(Value::ServerError(error)), _) => refused(error.code(), error.details().unwrap_or("")),
-            (Ok(answer), Some(greeter)) => greeter.check(&answer),
+            (Ok(answer), Some(local_engine)) => local_engine.check(&answer),
             (Ok(_), None) => Ok(()),
             (Err(error), _) => match error.code() {
                 Some(code) => refused(code, error.detail().unwrap_or("")),
@@ -105,7 +105,11 @@ impl Dial {
         }
         .or_else(|error| {
             // An account without the right to PING may still run scripts.
-            if self.greeter.is_none() && error.kind() == ErrorKind::Permission { Ok(()) } else { Err(error) }
+            if self.local_engine.is_none() && error.kind() == ErrorKind::Permission {
+                Ok(())
+            } else {
+                Err(error)
+            }
         })
     }
 
@@ -189,7 +193,7 @@ impl Dial {
     }
 
     fn greeting_error(&self, code: &str, detail: &str) -> Error {
-        if self.greeter.is_none() && detail.to_ascii_lowercase().starts_with("unknown command") {
+        if self.local_engine.is_none() && detail.to_ascii_lowercase().starts_with("unknown command") {
             // A server that does not know PING has let us in all the same; told from others like a missing right.
             return Error::new(ErrorKind::Permission, "the server has no PING");
         }

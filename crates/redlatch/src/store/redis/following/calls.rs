@@ -26,10 +26,10 @@ use crate::{
 
 impl Shared {
     /// Runs something at the master, and if that fails, asks who is the master and runs it at the one who is by then, unless it
-    /// may have run. `first` is on its way already, to the master of this era.
+    /// may have run. `first` is on its way already, to the master of that time.
     pub(super) async fn follow<T, F>(
         &self,
-        mut era: u64,
+        mut mastership: u64,
         first: F,
         again: impl Fn(&Arc<Node>, u64) -> F,
     ) -> Result<T, Fault>
@@ -37,7 +37,7 @@ impl Shared {
         F: Future<Output = Result<T, Failure>>,
     {
         let mut failure = match first.await {
-            Ok(answer) => return self.believe(answer, era),
+            Ok(answer) => return self.believe(answer, mastership),
             Err(failure) => failure,
         };
         let _searching = self.searching.begin();
@@ -51,15 +51,15 @@ impl Shared {
                     self.look.ask();
                     break;
                 }
-                Standing::NotRun => self.await_look(era).await,
+                Standing::NotRun => self.await_look(mastership).await,
             }
-            if self.master.era() == era {
+            if self.master.mastership() == mastership {
                 break;
             }
             let (now, node) = self.master.present();
-            era = now;
-            failure = match again(&node, era).await {
-                Ok(answer) => return self.believe(answer, era),
+            mastership = now;
+            failure = match again(&node, mastership).await {
+                Ok(answer) => return self.believe(answer, mastership),
                 Err(failure) => failure,
             };
         }
@@ -74,14 +74,14 @@ impl Shared {
     pub(super) async fn ask_in(
         &self,
         incarnation: u64,
-        era: u64,
+        mastership: u64,
         first: impl Future<Output = Result<Reply, Failure>>,
     ) -> Result<Reply, Fault> {
-        if server_process::era(incarnation) != era {
+        if server_process::mastership(incarnation) != mastership {
             return Err(of_stale_incarnation());
         }
         match first.await {
-            Ok(answer) => self.believe(answer, era),
+            Ok(answer) => self.believe(answer, mastership),
             Err(failure) => {
                 if !matches!(standing(&failure), Standing::Answered) {
                     self.look.ask();
@@ -95,20 +95,20 @@ impl Shared {
     pub(super) fn run_acked_at(
         self: &Arc<Self>,
         node: &Arc<Node>,
-        era: u64,
+        mastership: u64,
         call: Call,
         count: ReplicaCount,
         must: bool,
     ) -> impl Future<Output = Result<(Reply, Confirm), Failure>> + Send + use<> {
         let shared = self.clone();
-        let listing = Arc::new(InEra { shared, era });
+        let listing = Arc::new(InEra { shared, mastership });
         let (shared, answer) = (self.clone(), node.run_acked(call, count, must, Some(listing)));
         async move {
             let (reply, confirm) = answer.await?;
             let confirm: Confirm = Box::new(move |within| {
                 Box::pin(async move {
                     match confirm(within).await {
-                        Ok(replicas) => shared.believe(replicas, era),
+                        Ok(replicas) => shared.believe(replicas, mastership),
                         Err(fault) => {
                             shared.look.ask();
                             Err(fault)
@@ -120,27 +120,31 @@ impl Shared {
         }
     }
 
-    /// The replicas of the master of an era that those list who know of it.
-    async fn heard(&self, era: u64, within: Duration) -> Option<Listed> {
+    /// The replicas of a master that those list who know of it.
+    async fn heard(&self, mastership: u64, within: Duration) -> Option<Listed> {
         let end = Instant::now() + LOOK_TIME_MAX.min(within / 2);
         let _turn = timeout_at(end, self.listing.lock()).await.ok()?;
-        if let Some((.., listed)) = self.known(era).filter(|(_, at, _)| at.elapsed() < LISTED_TIME) {
+        if let Some((.., listed)) = self.known(mastership).filter(|(_, at, _)| at.elapsed() < LISTED_TIME) {
             return Some(listed);
         }
         let master = self.master().dial().addr().clone();
         let listed = self.finder.clone().replicas(master, end - Instant::now()).await?;
         *self.listed.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some((era, Instant::now(), listed.clone()));
+            Some((mastership, Instant::now(), listed.clone()));
         Some(listed)
     }
 
-    fn known(&self, era: u64) -> Option<(u64, Instant, Listed)> {
-        self.listed.lock().unwrap_or_else(PoisonError::into_inner).clone().filter(|(of, ..)| *of == era)
+    fn known(&self, mastership: u64) -> Option<(u64, Instant, Listed)> {
+        self.listed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+            .filter(|(of, ..)| *of == mastership)
     }
 
     /// An answer counts only if the one who gave it is still the master: what it granted is perhaps unknown to the next one.
-    pub(super) fn believe<T>(&self, reply: T, era: u64) -> Result<T, Fault> {
-        if self.master.era() == era {
+    pub(super) fn believe<T>(&self, reply: T, mastership: u64) -> Result<T, Fault> {
+        if self.master.mastership() == mastership {
             return Ok(reply);
         }
         let error = Error::new(ErrorKind::Unreachable, "the master changed while it answered");
@@ -148,28 +152,28 @@ impl Shared {
     }
 
     /// Waits for a look that begins after this call, unless the master has changed since then.
-    pub(super) async fn await_look(&self, era: u64) {
+    pub(super) async fn await_look(&self, mastership: u64) {
         let looked = self.looked.clone();
         let number = self.look.ask();
-        if self.master.era() == era {
+        if self.master.mastership() == mastership {
             // An error means that nobody looks any more, because the store is closed.
             let _closed_is_over = looked.wait_for(|done| *done >= number).await;
         }
     }
 }
 
-/// Those who know of the replicas of the master of an era.
+/// Those who know of the replicas of a master.
 struct InEra {
     shared: Arc<Shared>,
-    era: u64,
+    mastership: u64,
 }
 
 impl Listing for InEra {
     /// When nobody answers, what was said before counts.
     fn listed(&self, within: Duration) -> Pin<Box<dyn Future<Output = Option<Listed>> + Send + '_>> {
         Box::pin(async move {
-            let heard = self.shared.heard(self.era, within).await;
-            heard.or_else(|| self.shared.known(self.era).map(|(.., listed)| listed))
+            let heard = self.shared.heard(self.mastership, within).await;
+            heard.or_else(|| self.shared.known(self.mastership).map(|(.., listed)| listed))
         })
     }
 

@@ -172,6 +172,6 @@ fn a_right_to_ask_that_comes_or_goes_is_no_other_process() {
 #[test]
 fn a_reign_has_both_numbers() {
     assert_eq!(incarnation(0, 0), 0);
-    assert_eq!((era(incarnation(7, 3)), incarnation(7, 3) as u32), (7, 3));
+    assert_eq!((mastership(incarnation(7, 3)), incarnation(7, 3) as u32), (7, 3));
     assert_ne!(incarnation(7, 3), incarnation(3, 7));
 }

@@ -2,7 +2,7 @@
 
 /// How a key or channel comes from the name of a lock (`docs/protocol.md`, names).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum KeyPattern {
     /// The name itself.
     Name,
     /// A word, and the name, in braces unless it has some.
@@ -13,33 +13,33 @@ pub(crate) enum Place {
     InBraces(&'static str),
 }
 
-pub(crate) const LOCK_CHANNEL: Place = Place::Before("redisson_lock__channel:");
-pub(crate) const RW_CHANNEL: Place = Place::Before("redisson_rwlock:");
-pub(crate) const PERMITS_CHANNEL: Place = Place::Before("redisson_sc:");
-pub(crate) const LATCH_CHANNEL: Place = Place::InBraces("redisson_countdownlatch__channel__");
-pub(crate) const TOKEN: Place = Place::Before("redisson_lock_token:");
+pub(crate) const LOCK_CHANNEL: KeyPattern = KeyPattern::Before("redisson_lock__channel:");
+pub(crate) const RW_CHANNEL: KeyPattern = KeyPattern::Before("redisson_rwlock:");
+pub(crate) const PERMITS_CHANNEL: KeyPattern = KeyPattern::Before("redisson_sc:");
+pub(crate) const LATCH_CHANNEL: KeyPattern = KeyPattern::InBraces("redisson_countdownlatch__channel__");
+pub(crate) const TOKEN: KeyPattern = KeyPattern::Before("redisson_lock_token:");
 /// Who waits for a fair lock, and until when each of them counts.
-pub(crate) const QUEUE: Place = Place::Before("redisson_lock_queue:");
-pub(crate) const QUEUE_TIMES: Place = Place::Before("redisson_lock_timeout:");
+pub(crate) const QUEUE: KeyPattern = KeyPattern::Before("redisson_lock_queue:");
+pub(crate) const QUEUE_TIMES: KeyPattern = KeyPattern::Before("redisson_lock_timeout:");
 /// What the timeout keys of read holds begin with, and one of them.
-pub(crate) const READ_TIMES: Place = Place::After(":");
-pub(crate) const READ_TIME: Place = Place::After(":owner:rwlock_timeout:1");
+pub(crate) const READ_TIMES: KeyPattern = KeyPattern::After(":");
+pub(crate) const READ_TIME: KeyPattern = KeyPattern::After(":owner:rwlock_timeout:1");
 /// The ends of permits in use.
-pub(crate) const PERMIT_TIMES: Place = Place::After(":timeout");
+pub(crate) const PERMIT_TIMES: KeyPattern = KeyPattern::After(":timeout");
 /// What a rate limiter counts with. Keys of one client have its id behind them.
-pub(crate) const RATE_VALUE: Place = Place::After(":value");
-pub(crate) const RATE_PERMITS: Place = Place::After(":permits");
+pub(crate) const RATE_VALUE: KeyPattern = KeyPattern::After(":value");
+pub(crate) const RATE_PERMITS: KeyPattern = KeyPattern::After(":permits");
 /// Who forced locks free.
-pub(crate) const FORCED: Place = Place::Before("redlatch_forced:");
+pub(crate) const FORCED: KeyPattern = KeyPattern::Before("redlatch_forced:");
 /// What Redisson remembers an unlock by.
-pub(crate) const UNLOCK_LATCH: Place = Place::Before("redisson_unlock_latch:");
+pub(crate) const UNLOCK_LATCH: KeyPattern = KeyPattern::Before("redisson_unlock_latch:");
 
-impl Place {
+impl KeyPattern {
     /// What is beside the name.
     pub(crate) const fn word(self) -> &'static str {
         match self {
-            Place::Name => "",
-            Place::Before(word) | Place::After(word) | Place::InBraces(word) => word,
+            KeyPattern::Name => "",
+            KeyPattern::Before(word) | KeyPattern::After(word) | KeyPattern::InBraces(word) => word,
         }
     }
 
@@ -51,11 +51,11 @@ impl Place {
     /// The same with another word.
     fn with(self, name: &[u8], word: &str) -> Vec<u8> {
         let (before, after) = match self {
-            Place::Name => return name.into(),
-            Place::Before(_) | Place::InBraces(_) => (word, ""),
-            Place::After(_) => ("", word),
+            KeyPattern::Name => return name.into(),
+            KeyPattern::Before(_) | KeyPattern::InBraces(_) => (word, ""),
+            KeyPattern::After(_) => ("", word),
         };
-        let braces = matches!(self, Place::InBraces(_)) || !name.contains(&b'{');
+        let braces = matches!(self, KeyPattern::InBraces(_)) || !name.contains(&b'{');
         let mut key = Vec::with_capacity(before.len() + name.len() + after.len() + 2);
         key.extend_from_slice(before.as_bytes());
         if braces {
@@ -72,9 +72,9 @@ impl Place {
     /// The pattern that finds it for all names.
     pub(crate) fn of_any(self) -> String {
         match self {
-            Place::Name => "*".into(),
-            Place::Before(word) | Place::InBraces(word) => format!("{word}*"),
-            Place::After(word) => format!("*{word}"),
+            KeyPattern::Name => "*".into(),
+            KeyPattern::Before(word) | KeyPattern::InBraces(word) => format!("{word}*"),
+            KeyPattern::After(word) => format!("*{word}"),
         }
     }
 
@@ -88,14 +88,14 @@ impl Place {
         let name = format!("{prefix}{SAMPLE}{end}");
         let braced = format!("{prefix}{{{SAMPLE}}}");
         let of = |name: &str| match self {
-            Place::After(_) => self.with(name.as_bytes(), &format!(":{SAMPLE}")),
+            KeyPattern::After(_) => self.with(name.as_bytes(), &format!(":{SAMPLE}")),
             _ => self.of(name.as_bytes()),
         };
         let before = match self {
-            Place::Name => return vec![(format!("{start}*"), of(&name))],
-            Place::InBraces(word) => return vec![(format!("{word}{{{start}*"), of(&name))],
-            Place::Before(word) => word,
-            Place::After(_) => "",
+            KeyPattern::Name => return vec![(format!("{start}*"), of(&name))],
+            KeyPattern::InBraces(word) => return vec![(format!("{word}{{{start}*"), of(&name))],
+            KeyPattern::Before(word) => word,
+            KeyPattern::After(_) => "",
         };
         if prefix.is_empty() || own_braces {
             return vec![(format!("{before}{start}*"), of(&name))];

@@ -139,11 +139,14 @@ impl Requests {
             return None;
         }
         let known = || self.error.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let error = has_failed.then(known).flatten().unwrap_or_else(|| {
+        let error = has_failed.then(known).flatten();
+        // What was given up before it was answered is no more than that.
+        let is_silence = error.is_none();
+        let error = error.unwrap_or_else(|| {
             Error::new(ErrorKind::Timeout, format!("the server has answered nothing for {silent_ms} ms"))
                 .remedy("look at the server and at the network; what is waited for may be free or not")
         });
-        Some(Outage { since_ms, error, is_silence: !has_failed })
+        Some(Outage { since_ms, error, is_silence })
     }
 }
 
@@ -376,6 +379,16 @@ mod tests {
         assert!(requests.outage(4_000, 5_499).is_none() && requests.outage(4_000, 5_500).is_some());
         requests.answered(6_000);
         assert!(requests.outage(5_500, 6_400).is_none());
+    }
+
+    /// A request that its task gave up, after it had not polled it for long, was taken for a failure, which the keeper asks nobody about.
+    #[test]
+    fn a_request_that_was_given_up_is_a_silence_and_no_failure() {
+        let requests = requests();
+        let asked = requests.begin(|| 5_000);
+        requests.given_up(5_700);
+        drop(asked);
+        assert!(requests.outage(5_690, 5_710).is_some_and(|outage| outage.is_silence));
     }
 
     #[test]

@@ -78,7 +78,7 @@ impl Core {
             }
             // What a shutdown gives back besides are the holds of the guards that are left.
             let is_gone = lease.loss().is_some_and(|reason| !is_shared || *reason != LossReason::Shutdown);
-            if is_gone || (is_shared && lease.is_over(self.now_ms())) {
+            if is_gone || lease.is_over(self.now_ms()) {
                 // The server does not count it any more, and would count down another hold of the owner.
                 return Err(Unlocked::AlreadyLost(lease.reason_if_missing(self.now_ms())));
             }
@@ -161,12 +161,10 @@ impl Core {
 
     /// What has become of a hold that was given back here alone.
     fn left_here(self: &Arc<Self>, lease: &Arc<HeldLease>) -> Unlocked {
-        if lease.is_valid(self.now_ms()) {
+        // The last guard may have gone meanwhile. What that comes to is its own answer: no server has been asked for this one.
+        if lease.loss().is_none() && !lease.is_over(self.now_ms()) {
             return Unlocked::StillHeld(lease.holds().count.max(1));
         }
-        match lease.loss() {
-            None if !lease.is_held() => Unlocked::Released,
-            _ => Unlocked::AlreadyLost(lease.reason_if_missing(self.now_ms())),
-        }
+        Unlocked::AlreadyLost(lease.reason_if_missing(self.now_ms()))
     }
 }

@@ -1,7 +1,7 @@
 //! Requests that are sent once: they count a hold up or down under an owner under which other processes may hold, too, so that a repeat would
 //! count a hold of theirs. Such a request goes over a connection that answers, and is decided on last.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::{FutureExt as _, TryFutureExt as _};
 
@@ -14,12 +14,14 @@ pub(crate) struct Counted<'a> {
     pub(crate) keys: &'a Keys,
     pub(crate) owner: &'a Owner,
     pub(crate) recipe: &'static dyn Recipe,
+    /// When they are over, so that nothing has to be looked after any more.
+    pub(crate) over_ms: u64,
 }
 
 impl<'a> From<&'a Arc<HeldLease>> for Counted<'a> {
     fn from(lease: &'a Arc<HeldLease>) -> Self {
         let (keys, owner) = lease.keys_and_owner();
-        Counted { keys, owner, recipe: lease.recipe }
+        Counted { keys, owner, recipe: lease.recipe, over_ms: lease.deadline_ms() }
     }
 }
 
@@ -31,18 +33,27 @@ pub(crate) enum SentOnce<T> {
 }
 
 impl Core {
-    /// Sends what is sent once. `decide` makes the request, or says why there is none. It is called when nothing is left to wait for: a hold can
-    /// end while the connection is looked after, and its owner may hold elsewhere by then.
+    /// Sends what is sent once. `decide` makes the request, or says why there is none. It is called first, because many may come one after the
+    /// other, and again when nothing is left to wait for: a hold can end while the connection is looked after, and its owner may hold elsewhere by
+    /// then.
     ///
     /// The block is that of a request that takes something away.
     pub(crate) async fn send_once<T>(
         self: &Arc<Self>,
         holds: Counted<'_>,
         block: Option<&OwnerBlock>,
-        decide: impl FnOnce() -> Result<CountingCall, T> + Send,
+        mut decide: impl FnMut() -> Result<CountingCall, T> + Send,
     ) -> Result<SentOnce<T>, Fault> {
+        if let Err(reason) = decide() {
+            return Ok(SentOnce::NotSent(reason));
+        }
         let look = || self.is_there(holds).map_ok(drop).boxed();
-        self.until_keeper_is_heard(&holds.keys.key, look).await;
+        let left = Duration::from_millis(holds.over_ms.saturating_sub(self.now_ms()));
+        tokio::select! {
+            biased;
+            () = self.until_keeper_is_heard(&holds.keys.key, look) => {}
+            () = self.keeper.sleep(left) => {}
+        }
         let number = holds.owner.request_number_placeholder();
         let call = match decide() {
             Ok(call) => call.sent_once(),

@@ -301,7 +301,7 @@ impl Core {
                     self.run_taking_away_now(leave(HOLDS_STAY).repeatable(), number, true, block).await
                 }
                 What::OneHold { incarnation } => {
-                    let holds = Counted { keys: &request.keys, owner, recipe: request.recipe };
+                    let holds = Counted { keys: &request.keys, owner, recipe: request.recipe, over_ms };
                     let sent = self.send_once(holds, Some(block), || {
                         if is_over() { Err(()) } else { Ok(leave(0).in_incarnation(Some(incarnation))) }
                     });

@@ -18,7 +18,10 @@ async fn a_release_by_owner_goes_over_a_connection_that_answers() {
     let clock = ManualClock::new(ms(1_000_000));
     let holder = Client::connect(&server.url()).await.unwrap();
     let client = Client::builder().url(proxy.url()).clock(Arc::new(clock.clone())).connect().await.unwrap();
-    drop(client.lock("another").lock().await.unwrap());
+    // Both connections are there, the keeper's as well.
+    let used = client.lock("another").lock().await.unwrap();
+    let _handed_out = used.owner().to_text();
+    assert_eq!(soon("a release", used.unlock()).await.unwrap(), Unlocked::Released);
     let guard = holder.lock("x").acquire().await.unwrap().unwrap();
     let owner = guard.owner().to_text().parse().unwrap();
     clock.advance(ms(20_000));

@@ -3,7 +3,7 @@
 use std::{future::IntoFuture, time::Duration};
 
 use futures_util::{FutureExt, future::join_all};
-use redlatch::{Client, ErrorKind, Lease, MultiLock, QuorumLock, Wait};
+use redlatch::{Client, ErrorKind, Guard, Lease, MultiLock, QuorumLock, Unlocked, Wait};
 use redlatch_testkit::server::RedisServer;
 use tokio::task::JoinSet;
 
@@ -277,4 +277,59 @@ async fn a_task_that_is_not_polled_makes_no_server_look_silent() {
     held.unlock().await.unwrap();
     assert!(soon("the grant", without_limit).await.unwrap().is_ok());
     drop(unpolled);
+}
+
+/// Guards of one owner were given back, or entered, one after the other, each two response timeouts after the last, long after their lease
+/// had ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn guards_of_a_silent_server_are_given_back_when_their_lease_is_over() {
+    join_all([(false, false), (false, true), (true, false), (true, true)].map(
+        async |(handed_out, entered)| {
+            let server = RedisServer::start().unwrap();
+            let client = Client::connect(&server.url()).await.unwrap();
+            let guards = guards_of_one_owner(&client, Lease::RenewedEvery(ms(3_000)), 12).await;
+            if handed_out {
+                let _handed_out = guards[0].owner().to_text();
+            }
+            server.pause().unwrap();
+            if entered {
+                let entries = join_all(guards.iter().map(|guard| guard.reenter()));
+                assert!(soon("the entries", entries).await.iter().all(Result::is_err));
+            } else {
+                let releases = join_all(guards.into_iter().map(|guard| guard.unlock()));
+                let answers = soon("the releases", releases).await;
+                assert!(
+                    !answers.iter().any(|answer| matches!(answer, Ok(Unlocked::Released))),
+                    "{answers:?}"
+                );
+            }
+            server.resume().unwrap();
+        },
+    ))
+    .await;
+}
+
+/// A release that was left to the lease, because one before it had no answer, said that the lock was free once the last guard was gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_that_no_server_has_heard_of_does_not_say_that_the_lock_is_free() {
+    let server = RedisServer::start().unwrap();
+    let client = Client::builder().url(server.url()).response_timeout(ms(300)).connect().await.unwrap();
+    let guards = guards_of_one_owner(&client, LONG, 4).await;
+    let _handed_out = guards[0].owner().to_text();
+    server.pause().unwrap();
+    let mut releases: JoinSet<_> = guards.into_iter().map(|guard| guard.unlock()).collect();
+    let first = soon("the first answer", releases.join_next()).await.unwrap().unwrap();
+    server.resume().unwrap();
+    let mut answers = soon("the others", releases.join_all()).await;
+    answers.push(first);
+    assert!(!answers.iter().any(|answer| matches!(answer, Ok(Unlocked::Released))), "{answers:?}");
+}
+
+async fn guards_of_one_owner(client: &Client, lease: Lease, count: usize) -> Vec<Guard> {
+    let mut guards = vec![client.lock("x").acquire().lease(lease).await.unwrap().unwrap()];
+    while guards.len() < count {
+        let another = guards[0].reenter().await.unwrap();
+        guards.push(another);
+    }
+    guards
 }

@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 
 use super::{Outcome, RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN, ReleaseMode, Unlocked};
 use crate::{
-    core::{Core, flight::Work, keeper::received, lease::HeldLease, owners::OwnerBlock},
+    core::{Core, flight::Work, keeper::received, lease::HeldLease, owners::OwnerBlock, wait::ANSWER_TIME},
     error::{Error, ErrorKind},
     jitter::jittered,
     store::{Fault, Reply},
@@ -119,26 +119,31 @@ impl Core {
                 over_ms = self.ends_at_ms(&lease.keys, &lease.owner, over_ms);
             }
             // What is only watched may be another process's, which has no end here.
-            let outcome = if mode == ReleaseMode::OneHold && lease.is_end_in_doubt() {
-                let until_ms = *watched_until_ms.get_or_insert_with(|| {
-                    self.now_ms().saturating_add(
-                        u64::try_from(self.config.response_timeout.as_millis()).unwrap_or(u64::MAX),
-                    )
-                });
-                match self.is_there(lease.into()).await {
-                    Ok(false) => Ok((Unlocked::Released, 0)),
-                    Ok(true) if self.now_ms() >= over_ms.min(until_ms) => {
-                        return Err(Error::new(
-                            ErrorKind::Timeout,
-                            "the release was not answered, and a hold of this owner is still there",
-                        )
-                        .remedy("it is another process's, or this one, which then ends with its lease"));
-                    }
-                    Ok(true) => continue,
-                    Err(fault) => Err(fault),
+            let is_watched = mode == ReleaseMode::OneHold && lease.is_end_in_doubt();
+            let timeout_ms = u64::try_from(self.config.response_timeout.as_millis()).unwrap_or(u64::MAX);
+            if is_watched {
+                watched_until_ms.get_or_insert_with(|| self.now_ms().saturating_add(timeout_ms));
+            }
+            let attempt = async {
+                if !is_watched {
+                    return self.try_release(lease, true, block).await.map(Some);
                 }
-            } else {
-                self.try_release(lease, true, block).await
+                Ok((!self.is_there(lease.into()).await?).then_some((Unlocked::Released, 0)))
+            };
+            // A server that is silent is not waited for any longer than it may have the hold.
+            let left = Duration::from_millis(over_ms.saturating_sub(self.now_ms())).max(ANSWER_TIME);
+            let outcome = match tokio::time::timeout(left, attempt).await {
+                Ok(Ok(Some(outcome))) => Ok(outcome),
+                Ok(Ok(None)) => {
+                    if watched_until_ms.is_some_and(|until_ms| self.now_ms() >= over_ms.min(until_ms)) {
+                        let text = "the release was not answered, and a hold of this owner is still there";
+                        return Err(Error::new(ErrorKind::Timeout, text)
+                            .remedy("it is another process's, or this one, which then ends with its lease"));
+                    }
+                    continue;
+                }
+                Ok(Err(fault)) => Err(fault),
+                Err(_) => Err(Fault::Unknown(Error::new(ErrorKind::Timeout, "no answer"))),
             };
             if outcome.as_ref().is_err_and(Fault::is_unknown) {
                 lease.mark_end_in_doubt();

@@ -184,7 +184,9 @@ impl LockHandle {
         let work = async move {
             // An attempt that asks may come to have a guard.
             core.until_no_attempt_asks(&block).await;
-            let sent = core.send_once(Counted { keys: &keys, owner: &of, recipe }, Some(&block), || {
+            // When its lease ends is not known here.
+            let holds = Counted { keys: &keys, owner: &of, recipe, over_ms: u64::MAX };
+            let sent = core.send_once(holds, Some(&block), || {
                 // The guard would not hear of the release, and say that it is valid.
                 core.refuse_beside_a_guard(&keys, &of)
                     .map_err(|held| Fault::Server(held.remedy("unlock or drop the guard")))?;

@@ -286,8 +286,9 @@ async fn guards_of_a_silent_server_are_given_back_when_their_lease_is_over() {
     join_all([(false, false), (false, true), (true, false), (true, true)].map(
         async |(handed_out, entered)| {
             let server = RedisServer::start().unwrap();
-            let client = Client::connect(&server.url()).await.unwrap();
-            let guards = guards_of_one_owner(&client, Lease::RenewedEvery(ms(3_000)), 12).await;
+            let builder = Client::builder().url(server.url()).response_timeout(ms(1_000));
+            let client = builder.connect().await.unwrap();
+            let guards = guards_of_one_owner(&client, Lease::RenewedEvery(ms(3_000)), 40).await;
             if handed_out {
                 let _handed_out = guards[0].owner().to_text();
             }

@@ -112,8 +112,8 @@ impl Rights {
                 commands.extend(["spublish", "ssubscribe", "sunsubscribe", "pubsub|shardnumsub"]);
             }
         }
-        if self.described().any(|kind| kind.has_holds) {
-            // How a holder learns at once that another client has ended its hold.
+        if self.described().any(|kind| kind.is_watched) {
+            // How a holder learns at once that another client has ended its hold, and a waiter that the key is gone.
             commands.extend(["client|tracking", "client|caching", "exists"]);
         }
         if self.cluster {

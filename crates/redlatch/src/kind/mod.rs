@@ -28,8 +28,8 @@ pub(crate) struct Description {
     pub(crate) scripts: &'static [&'static [&'static Script]],
     /// Whether its scripts also draw tokens.
     pub(crate) draws_tokens: bool,
-    /// Whether it has holds that last and may be lost.
-    pub(crate) has_holds: bool,
+    /// Whether the server reports changes of its key: of a hold, which may be lost, or of what is waited for until it is gone.
+    pub(crate) is_watched: bool,
     /// Its keys, the first of them the name.
     pub(crate) keys: &'static [KeyPattern],
     /// The channels on which a release is told.
@@ -61,7 +61,7 @@ impl Description {
             faces: &[],
             scripts: &[],
             draws_tokens: false,
-            has_holds: false,
+            is_watched: false,
             keys: &[KeyPattern::Name],
             channels: &[],
             channel_per_waiter: false,

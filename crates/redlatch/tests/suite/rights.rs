@@ -45,6 +45,12 @@ impl Account {
         builder.watchdog_lease(RENEWED).connect().await.unwrap()
     }
 
+    /// Whether the server was asked to run a command, which it may have refused.
+    fn has_run(&self, command: &str) -> bool {
+        let stats = self.server.cmd(&["INFO", "commandstats"]).unwrap();
+        redis::from_redis_value::<String>(stats).unwrap().contains(&format!("cmdstat_{command}:"))
+    }
+
     /// Commands, keys and channels that the server has refused.
     fn refused(&self) -> Vec<String> {
         let Value::Array(entries) = self.server.cmd(&["ACL", "LOG", "128"]).unwrap() else {
@@ -241,7 +247,13 @@ async fn a_latch_needs_no_more() {
         assert!(latch.set_if_absent(2).await.unwrap());
         let waiting = latch.clone();
         let waiter = tokio::spawn(async move { waiting.wait().await.unwrap() });
-        tokio::time::sleep(ms(100)).await;
+        // A waiter that has waited for a moment has the server report changes of the key.
+        soon("the watch", async {
+            while !account.has_run("client|tracking") {
+                tokio::time::sleep(ms(10)).await;
+            }
+        })
+        .await;
         assert_eq!(latch.count_down().await.unwrap(), 1);
         assert_eq!(latch.count().await.unwrap(), 1);
         assert_eq!(latch.count_down().await.unwrap(), 0);

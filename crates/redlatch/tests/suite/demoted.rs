@@ -115,8 +115,9 @@ async fn waiters_listen_to_the_new_server_as_soon_as_a_call_has_met_the_demoted_
         }
     };
     soon("a listener", listeners(old, true)).await;
-    tokio::task::block_in_place(|| pair.promote(new).unwrap());
+    // First, because the waiter itself may meet the demoted one and dial the address at once.
     upstream.store(pair.node(new).port(), Ordering::SeqCst);
+    tokio::task::block_in_place(|| pair.promote(new).unwrap());
     let _ = client.lock("y").try_lock().await;
     told("the listener has moved", listeners(new, true)).await;
     drop(held);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     Core, Request, Wait,
     lease::{HeldLease, SentAt},
-    send_once::SentOnce,
+    send_once::{Counted, SentOnce},
     undo::RequestFate,
 };
 use crate::{catch_panic::catch_panic, error::LossReason, observe::HoldEnd, recipes::LeaseTerm};
@@ -79,9 +79,11 @@ impl Core {
                 // Those that are just being given back are answered first, or are not sent any more.
                 let reentries = held.reentries();
                 let _next = reentries.next.lock().await;
+                // What is left on the server lasts as long as the extension asked, so there is time to look after the connection.
+                let left = Counted { over_ms: u64::MAX, ..(&held).into() };
                 for _ in 0..held.holds().on_server().max(1) {
                     core.until_no_attempt_asks(&block).await;
-                    let counted = core.send_once((&held).into(), Some(&block), || {
+                    let counted = core.send_once(left, Some(&block), || {
                         if held.is_count_in_doubt() {
                             return Err(());
                         }

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use redlatch::{Client, ManualClock, Unlocked};
+use redlatch::{Client, ManualClock, Unlocked, scripts};
 use redlatch_testkit::{
-    proxy::{Action, Match, Proxy},
+    proxy::{Action, Gate, Match, Proxy},
     server::RedisServer,
 };
 
-use crate::fixture::{ms, soon};
+use crate::fixture::{SOON, ms, soon};
 
 /// Who releases by a written-out owner has no guard that would try again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -28,6 +28,39 @@ async fn a_release_by_owner_goes_over_a_connection_that_answers() {
     let last = proxy.with_log(|log| log.requests().map(|request| request.connection).max().unwrap());
     let forgotten = proxy.rule(Match::any().connection_up_to(last), Action::CloseBeforeRequest);
     assert_eq!(soon("the release", client.lock("x").release(&owner)).await.unwrap(), Unlocked::Released);
+    assert!(proxy.fired(forgotten) > 0, "a connection was forgotten");
+}
+
+/// Its time was over, so the connection was not looked after, and what the extension had kept on the server stayed there for an hour.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_late_extension_has_kept_is_given_back_over_a_connection_that_answers() {
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::start(&server.url()).unwrap();
+    let clock = ManualClock::new(ms(1_000_000));
+    let client = Client::builder().url(proxy.url()).clock(Arc::new(clock.clone())).connect().await.unwrap();
+    // Both connections are there, the keeper's as well.
+    let used = client.lock("another").lock().await.unwrap();
+    let _handed_out = used.owner().to_text();
+    assert_eq!(soon("a release", used.unlock()).await.unwrap(), Unlocked::Released);
+    let guard = client.lock("x").lock_with_lease(ms(1_000)).await.unwrap();
+    let _handed_out = guard.owner().to_text();
+    let gate = Gate::new();
+    let extends = Match::script().arg_contains(scripts::RENEW.sha1()).nth(1);
+    let extends = proxy.rule(extends, Action::HoldReplyUntilReleased(gate.clone()));
+    let mut extension = std::pin::pin!(guard.extend(ms(3_600_000)));
+    assert!(futures_util::poll!(extension.as_mut()).is_pending());
+    proxy.wait_fired(extends, 1, SOON).await.unwrap();
+    clock.advance(ms(20_000));
+    let last = proxy.with_log(|log| log.requests().map(|request| request.connection).max().unwrap());
+    let forgotten = proxy.rule(Match::any().connection_up_to(last), Action::CloseBeforeRequest);
+    gate.release();
+    assert!(soon("the answer", extension).await.is_err(), "the hold was over");
+    soon("what is left", async {
+        while server.cmd(&["EXISTS", "x"]).unwrap() != redis::Value::Int(0) {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await;
     assert!(proxy.fired(forgotten) > 0, "a connection was forgotten");
 }
 

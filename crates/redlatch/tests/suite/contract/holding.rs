@@ -55,7 +55,7 @@ pub(crate) async fn a_waker_that_panics_costs_no_other_holder_its_lock(on: Fixtu
     let gone = on.lock(&a, gone.as_str()).lock().await.unwrap();
     let guard = on.lock(&a, on.name("x")).lock().await.unwrap();
     // Last, so that it is waited for before it is over.
-    let over = on.lock(&a, over.as_str()).lock_with_lease(ms(2_000)).await.unwrap();
+    let over = on.lock(&a, over.as_str()).lock_with_lease(RENEWED).await.unwrap();
     let (mut over_lost, mut gone_lost) = (Box::pin(over.lost()), Box::pin(gone.lost()));
     waits_for(&mut over_lost);
     waits_for(&mut gone_lost);

@@ -288,6 +288,8 @@ pub(crate) async fn a_waiter_that_is_not_polled_does_not_hold_up_the_others(on: 
     let waiting = ours.clone();
     let mut third = Box::pin(async move { waiting.acquire(1).await });
     assert!(futures_util::poll!(&mut third).is_pending());
+    // Their requests go before this one, and find none either.
+    assert_eq!(ours.available().await.unwrap(), 0);
     let third = tokio::spawn(third);
     theirs.release(1).await.unwrap();
     soon("the permit of the waiter that is polled", third).await.unwrap().unwrap();

@@ -86,13 +86,16 @@ impl Setting {
     }
 }
 
+const PROCESSES: usize = 3;
+const TASKS: usize = 3;
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Plan {
     /// What is simulated.
     #[arg(long, value_enum, default_value_t = Setting::Store)]
     on: Setting,
     /// The seeds to run: one, or the first and the last as in `1-100`.
-    #[arg(long, default_value = "1-100", value_parser = seeds)]
+    #[arg(long, default_value = "1-100", value_parser = range)]
     seeds: (u64, u64),
     /// How long each run is, in simulated seconds.
     #[arg(long, default_value_t = 60)]
@@ -100,11 +103,14 @@ pub(crate) struct Plan {
     /// Only this mix; the seed chooses it unless set.
     #[arg(long)]
     mix: Option<Mix>,
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = PROCESSES)]
     processes: usize,
     /// Tasks of each process.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = TASKS)]
     tasks: usize,
+    /// How long a task pauses between two deeds, as in `100-400`; the mix says it unless set. More seeds with fewer deeds cost the same time.
+    #[arg(long, value_parser = range)]
+    pause_ms: Option<(u64, u64)>,
     /// Runs every seed twice and compares.
     #[arg(long)]
     twice: bool,
@@ -119,11 +125,11 @@ pub(crate) struct Plan {
     threads: Option<usize>,
 }
 
-fn seeds(text: &str) -> Result<(u64, u64), String> {
+fn range(text: &str) -> Result<(u64, u64), String> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     match (first.parse(), last.parse()) {
         (Ok(first), Ok(last)) if first <= last => Ok((first, last)),
-        _ => Err("a seed is a number, and a range is like 1-100".into()),
+        _ => Err("one number, or a range like 1-100".into()),
     }
 }
 
@@ -198,6 +204,7 @@ impl Plan {
             time: Duration::from_secs(self.seconds),
             processes: self.processes,
             tasks: self.tasks,
+            pause_ms: self.pause_ms,
             told: self.calls.clone(),
         }
     }
@@ -225,7 +232,25 @@ impl Plan {
             outcome.trace,
             violations.len()
         );
-        let on = self.on.to_possible_value().map_or_else(String::new, |on| on.get_name().to_owned());
-        println!("repeat with: scripts/simulate --on {on} --seeds {seed} --seconds {}\n", self.seconds);
+        println!("repeat with: scripts/simulate {}\n", self.of_one(seed));
+    }
+
+    /// The options that repeat one seed.
+    fn of_one(&self, seed: u64) -> String {
+        let name = |value: Option<clap::builder::PossibleValue>| {
+            value.map_or_else(String::new, |value| value.get_name().to_owned())
+        };
+        let on = name(self.on.to_possible_value());
+        let mut options = format!("--on {on} --seeds {seed} --seconds {}", self.seconds);
+        if let Some(mix) = self.mix {
+            options += &format!(" --mix {}", name(mix.to_possible_value()));
+        }
+        if (self.processes, self.tasks) != (PROCESSES, TASKS) {
+            options += &format!(" --processes {} --tasks {}", self.processes, self.tasks);
+        }
+        if let Some((least, most)) = self.pause_ms {
+            options += &format!(" --pause-ms {least}-{most}");
+        }
+        options
     }
 }

@@ -45,6 +45,8 @@ pub(super) struct Scene {
     pub(super) time: Duration,
     pub(super) processes: usize,
     pub(super) tasks: usize,
+    /// How long a task pauses between two deeds, where the mix does not say it.
+    pub(super) pause_ms: Option<(u64, u64)>,
     /// The calls with a key in which this occurs are printed.
     pub(super) told: Option<String>,
 }
@@ -95,10 +97,11 @@ pub(super) fn run(scene: Scene, set: SetStage) -> Outcome {
 /// Sets the stage of a scene.
 pub(super) type SetStage = fn(&Scene, &Numbers, &mut Rng) -> bed::Outcome<Box<dyn Stage>>;
 
-/// The numbers of a mix, without what only processes of their own can do.
-fn numbers(mix: Mix) -> Numbers {
-    let mut numbers = mix.numbers();
+/// The numbers of a scene's mix, without what only processes of their own can do.
+fn numbers(scene: &Scene) -> Numbers {
+    let mut numbers = scene.mix.numbers();
     numbers.threads = 0;
+    numbers.pause_ms = scene.pause_ms.unwrap_or(numbers.pause_ms);
     numbers.deeds.retain(|(_, deed)| !matches!(deed, Deed::Pass));
     numbers
 }
@@ -107,7 +110,7 @@ async fn simulate(scene: Scene, set: SetStage) -> bed::Outcome<Outcome> {
     clock::simulate();
     randomness::seed_thread(scene.seed);
     let mut rng = Rng::new(scene.seed);
-    let (begin, numbers) = (Instant::now(), numbers(scene.mix));
+    let (begin, numbers) = (Instant::now(), numbers(&scene));
     let stage = set(&scene, &numbers, &mut rng)?;
     let mut world = World {
         scene,

@@ -7,10 +7,10 @@ use std::{
 };
 
 use crate::{
-    bed::{Outcome, Store},
+    bed::{Outcome, Round, Store},
     mix::Mix,
     rng::Rng,
-    round::{self, Round},
+    round,
 };
 
 /// How long a round runs at least, and at most.
@@ -27,9 +27,12 @@ pub(crate) struct Plan {
     /// One round for each defect that was found once, and one among real sentinels, in about two minutes.
     #[arg(long, conflicts_with_all = ["minutes", "store", "mix", "round"])]
     known: bool,
-    /// Only this store; each in turn unless set.
-    #[arg(long)]
-    store: Option<Store>,
+    /// Only these stores; each in turn unless set.
+    #[arg(long, value_delimiter = ',')]
+    store: Vec<Store>,
+    /// Redisson uses the same names besides, on single, sentinel and cluster.
+    #[arg(long, conflicts_with = "known")]
+    java: bool,
     /// Only this mix; each in turn unless set.
     #[arg(long)]
     mix: Option<Mix>,
@@ -97,9 +100,9 @@ impl Plan {
     pub(crate) fn run(self) -> Outcome<bool> {
         let begin = Instant::now();
         let time = Duration::from_secs_f64(self.minutes * 60.0);
-        let stores: Vec<Store> = match self.store {
-            Some(store) => vec![store],
-            None => <Store as clap::ValueEnum>::value_variants().to_vec(),
+        let stores = match self.store.as_slice() {
+            [] => <Store as clap::ValueEnum>::value_variants(),
+            stores => stores,
         };
         let share = time.as_secs() / stores.len().max(1) as u64;
         let seconds = share.clamp(ROUND_S.0, ROUND_S.1);
@@ -130,6 +133,7 @@ impl Plan {
                 time: Duration::from_secs(seconds),
                 processes: self.processes,
                 tasks: self.tasks,
+                java: self.java,
             };
             let dir = logs.join(format!("{number:03}"));
             std::fs::create_dir_all(&dir)?;
@@ -166,9 +170,10 @@ impl Plan {
             }
             println!("violations of this round: {kinds:?}");
             println!(
-                "repeat with: scripts/stress --store {} --mix {} --seed {seed} --round {seconds}; logs in {}",
+                "repeat with: scripts/stress --store {} --mix {} --seed {seed} --round {seconds}{}; logs in {}",
                 word(&store),
                 word(&mix),
+                if self.java { " --java" } else { "" },
                 dir.display()
             );
             if self.first {

@@ -8,7 +8,7 @@ use std::{
 use redlatch_testkit::process::ChildProcess;
 
 use crate::{
-    bed::{self, Bed, Outcome, Store},
+    bed::{self, Bed, Outcome, Round},
     judge::{self, Expect, Verdict, Violation},
     mix::{Mix, Numbers},
     record::Log,
@@ -27,16 +27,6 @@ const FREE_LATE: Duration = Duration::from_secs(3);
 /// The longest lease that is not renewed, and the longest that is renewed on request.
 const LEASE_MAX: Duration = Duration::from_secs(2);
 
-#[derive(Debug, Clone)]
-pub(crate) struct Round {
-    pub(crate) store: Store,
-    pub(crate) mix: Mix,
-    pub(crate) seed: u64,
-    pub(crate) time: Duration,
-    pub(crate) processes: usize,
-    pub(crate) tasks: usize,
-}
-
 struct Process {
     child: ChildProcess,
     generation: u32,
@@ -47,7 +37,7 @@ struct Process {
 /// Runs a round; its logs stay in the folder.
 pub(crate) fn run(round: &Round, dir: &Path) -> Outcome<Verdict> {
     let numbers = round.mix.numbers();
-    let mut bed = bed::start(round.store, round.mix, &numbers, round.processes, dir)?;
+    let mut bed = bed::start(round, &numbers, dir)?;
     let log = Log::create(&dir.join("faults.log"))?;
     std::fs::create_dir_all(dir.join("left"))?;
     let mut rng = Rng::new(round.seed);

@@ -5,7 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redlatch_testkit::{process::ChildProcess, server::ServerProgram, topology::RedisCluster};
+use redlatch_testkit::{
+    process::ChildProcess, redisson::Connection, server::ServerProgram, topology::RedisCluster,
+};
 use tempfile::TempDir;
 
 use super::{Bed, Outcome, single::left_on};
@@ -128,6 +130,11 @@ fn alone(port: u16) -> Outcome<(ChildProcess, TempDir)> {
 }
 
 impl Bed for Cluster {
+    fn java(&self) -> Option<Connection> {
+        let seeds: Vec<_> = self.cluster.seeds().iter().map(|at| format!("redis://{at}")).collect();
+        Some(Connection::cluster(&seeds.iter().map(String::as_str).collect::<Vec<_>>()))
+    }
+
     fn address(&self, _: usize, order: &mut Order) {
         order.url = self.cluster.url();
     }

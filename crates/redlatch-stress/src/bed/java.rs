@@ -1,4 +1,4 @@
-//! One server that Redisson uses besides our processes, with the same names.
+//! Servers that Redisson uses besides our processes, with the same names.
 
 use std::{
     path::Path,
@@ -11,7 +11,7 @@ use std::{
 };
 
 use redlatch_testkit::{
-    redisson::{JavaThread, Redisson, RedissonVersion},
+    redisson::{Connection, JavaThread, Redisson, RedissonVersion},
     server::RedisServer,
 };
 
@@ -38,19 +38,47 @@ const KINDS: [(Kind, &str); 5] = [
     (Kind::Spin, "spin"),
 ];
 
+/// One Redis with a network that delays, for our processes.
 pub(super) struct Java {
     server: RedisServer,
     network: Network,
-    _redisson: Redisson,
-    stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
+    users: Users,
 }
 
 impl Java {
     pub(super) fn start(numbers: &Numbers, processes: usize, dir: &Path) -> Outcome<Self> {
         let server = RedisServer::start()?;
         let network = Network::start(&server.url(), numbers, processes)?;
-        let redisson = Redisson::start(RedissonVersion::Newest, &server.url(), Some(Duration::from_secs(3)))?;
+        let users = Users::start(Connection::single(&server.url()), numbers, dir)?;
+        Ok(Java { server, network, users })
+    }
+}
+
+/// Another bed, with Java in it.
+pub(super) struct WithJava {
+    bed: Box<dyn Bed>,
+    users: Users,
+}
+
+impl WithJava {
+    pub(super) fn start(bed: Box<dyn Bed>, numbers: &Numbers, dir: &Path) -> Outcome<Self> {
+        let connection = bed.java().ok_or("Java uses single, sentinel and cluster alone")?;
+        let users = Users::start(connection, numbers, dir)?;
+        Ok(WithJava { bed, users })
+    }
+}
+
+/// Threads of one Java process that take and give back.
+struct Users {
+    _redisson: Redisson,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Users {
+    fn start(connection: Connection, numbers: &Numbers, dir: &Path) -> Outcome<Self> {
+        let connection = connection.watchdog(Duration::from_secs(3));
+        let redisson = Redisson::start_with(RedissonVersion::Newest, &connection)?;
         let log = Arc::new(Log::create(&dir.join("java.log"))?);
         let stop = Arc::new(AtomicBool::new(false));
         let mut threads = Vec::new();
@@ -65,7 +93,15 @@ impl Java {
             };
             threads.push(std::thread::spawn(move || user.work()));
         }
-        Ok(Java { server, network, _redisson: redisson, stop, threads })
+        Ok(Users { _redisson: redisson, stop, threads })
+    }
+
+    fn end(&mut self) -> Outcome<()> {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            thread.join().map_err(|_| "a thread of Java's user panicked")?;
+        }
+        Ok(())
     }
 }
 
@@ -133,14 +169,34 @@ impl Bed for Java {
     }
 
     fn heal(&mut self, _: &Log) -> Outcome<()> {
-        self.stop.store(true, Ordering::Relaxed);
-        for thread in self.threads.drain(..) {
-            thread.join().map_err(|_| "a thread of Java's user panicked")?;
-        }
+        self.users.end()?;
         self.network.heal()
     }
 
     fn left(&self) -> Outcome<Vec<String>> {
         left_on(&self.server)
+    }
+}
+
+impl Bed for WithJava {
+    fn address(&self, process: usize, order: &mut Order) {
+        self.bed.address(process, order);
+    }
+
+    fn trouble(&mut self, rng: &mut Rng, log: &Log, since: Duration) -> Outcome<()> {
+        self.bed.trouble(rng, log, since)
+    }
+
+    fn heal(&mut self, log: &Log) -> Outcome<()> {
+        self.bed.heal(log)?;
+        self.users.end()
+    }
+
+    fn left(&self) -> Outcome<Vec<String>> {
+        self.bed.left()
+    }
+
+    fn keeps_data(&self) -> bool {
+        self.bed.keeps_data()
     }
 }

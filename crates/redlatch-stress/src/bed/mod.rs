@@ -13,6 +13,7 @@ mod single;
 use std::{path::Path, time::Duration};
 
 use redlatch::scripts::Script;
+use redlatch_testkit::redisson::Connection;
 
 use crate::{
     mix::{Mix, Numbers},
@@ -43,6 +44,19 @@ pub(crate) enum Store {
     Quorum,
 }
 
+/// A round: where it is run, what happens, and who takes part.
+#[derive(Debug, Clone)]
+pub(crate) struct Round {
+    pub(crate) store: Store,
+    pub(crate) mix: Mix,
+    pub(crate) seed: u64,
+    pub(crate) time: Duration,
+    pub(crate) processes: usize,
+    pub(crate) tasks: usize,
+    /// Redisson uses the same names besides.
+    pub(crate) java: bool,
+}
+
 /// Whether a script gives a hold back or undoes a grant.
 pub(crate) fn ends_a_hold(script: &Script) -> bool {
     ["release", "undo"].iter().any(|word| script.name().contains(word))
@@ -62,6 +76,11 @@ pub(crate) trait Bed {
     /// Locks that are held though nobody is there, in words.
     fn left(&self) -> Outcome<Vec<String>>;
 
+    /// How Java reaches the servers, where it can.
+    fn java(&self) -> Option<Connection> {
+        None
+    }
+
     /// All clients are in one process.
     fn is_one_process(&self) -> bool {
         false
@@ -73,15 +92,10 @@ pub(crate) trait Bed {
     }
 }
 
-/// Starts the store for so many processes. What uses it besides them writes a log into the folder.
-pub(crate) fn start(
-    store: Store,
-    mix: Mix,
-    numbers: &Numbers,
-    processes: usize,
-    dir: &Path,
-) -> Outcome<Box<dyn Bed>> {
-    Ok(match store {
+/// Starts the store of a round. What uses it besides its processes writes a log into the folder.
+pub(crate) fn start(round: &Round, numbers: &Numbers, dir: &Path) -> Outcome<Box<dyn Bed>> {
+    let &Round { store, mix, processes, .. } = round;
+    let bed: Box<dyn Bed> = match store {
         Store::Single => Box::new(single::Single::start(mix, numbers, processes)?),
         Store::Local => Box::new(local::Local::start()?),
         Store::Memory => Box::new(memory::Memory),
@@ -90,5 +104,6 @@ pub(crate) fn start(
         Store::Cluster => Box::new(cluster::Cluster::start(mix)?),
         Store::Quorum => Box::new(quorum::Quorum::start()?),
         Store::Java => Box::new(java::Java::start(numbers, processes, dir)?),
-    })
+    };
+    Ok(if round.java { Box::new(java::WithJava::start(bed, numbers, dir)?) } else { bed })
 }

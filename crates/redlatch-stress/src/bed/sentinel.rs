@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch_testkit::topology::SentinelSet;
+use redlatch_testkit::{
+    redisson::Connection,
+    topology::{MASTER_NAME, SentinelSet},
+};
 
 use super::{Bed, Outcome, single::left_on};
 use crate::{mix::Mix, record::Log, rng::Rng, worker::Order};
@@ -37,6 +40,11 @@ impl Sentinel {
 }
 
 impl Bed for Sentinel {
+    fn java(&self) -> Option<Connection> {
+        let sentinels: Vec<_> = self.set.sentinel_addrs().iter().map(|at| format!("redis://{at}")).collect();
+        Some(Connection::sentinel(&sentinels.iter().map(String::as_str).collect::<Vec<_>>(), MASTER_NAME))
+    }
+
     fn address(&self, _: usize, order: &mut Order) {
         order.url = self.set.url();
     }

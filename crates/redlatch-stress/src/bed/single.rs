@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use redlatch::scripts;
 use redlatch_testkit::{
     proxy::{Action, Match, Proxy},
+    redisson::Connection,
     server::RedisServer,
 };
 
@@ -128,6 +129,10 @@ impl Single {
 }
 
 impl Bed for Single {
+    fn java(&self) -> Option<Connection> {
+        Some(Connection::single(&self.server.url()))
+    }
+
     fn address(&self, process: usize, order: &mut Order) {
         order.url = self.network.url(process).unwrap_or_else(|| self.server.url());
     }

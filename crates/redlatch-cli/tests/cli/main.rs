@@ -17,6 +17,7 @@ mod golden;
 mod guarded;
 mod habits;
 mod hold;
+mod hostile;
 mod interrupted;
 mod journal;
 mod kinds;

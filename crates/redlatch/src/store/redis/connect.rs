@@ -9,19 +9,14 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
-    task::{Context, Poll},
     time::Duration,
 };
 
 use redis::{RedisConnectionInfo, RedisError, Value};
 use rustls::pki_types::ServerName;
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::UnixStream,
-    runtime::Handle,
-};
-use tokio_rustls::client::TlsStream;
+use tokio::{net::UnixStream, runtime::Handle};
 
+pub(super) use self::stream::Stream;
 use super::{
     certificates::Certificates,
     changes::Changes,
@@ -33,7 +28,7 @@ use super::{
 use crate::{
     call_hook::CallHook,
     config::{AddressMap, Config, Secret, addr::Addr, url::Server},
-    dialer::{Dialing, Plain},
+    dialer::Dialing,
     error::{Error, ErrorKind},
     finding::{Finding, Severity},
     store::{ChangeHook, Fault},
@@ -335,7 +330,7 @@ impl Dial {
         if let Some(local_engine) = self.local_engine.clone() {
             if let Some(stream) = local_engine.reach().await {
                 self.trouble.clear();
-                return Ok(Stream::Unix(stream));
+                return Ok(Stream::unix(stream));
             }
             // Starting a daemon waits for another process, which must not hold up this runtime's other tasks.
             tokio::task::spawn_blocking(move || local_engine.prepare())
@@ -346,11 +341,11 @@ impl Dial {
         // One that hangs is not refused.
         self.refused.0.store(false, Ordering::Relaxed);
         match &self.server.addr {
-            Addr::Unix(path) => Ok(Stream::Unix(self.connected(UnixStream::connect(path).await)?)),
+            Addr::Unix(path) => Ok(Stream::unix(self.connected(UnixStream::connect(path).await)?)),
             Addr::Tcp { host, port } => {
                 let plain = self.connected(self.dialing.dial(host, *port).await)?;
                 let Some(tls) = &self.tls else {
-                    return Ok(Stream::Plain(plain, Some(self.trouble.shared())));
+                    return Ok(Stream::plain(plain, self.trouble.shared()));
                 };
                 if self.insecure {
                     tracing::warn!(server = %self.server, "the server's certificate is not fully checked (danger_accept_any_…)");
@@ -366,7 +361,7 @@ impl Dial {
                         self.trouble.note(&error);
                         self.unreachable(format!("TLS: {error}"))
                     })?;
-                Ok(Stream::Tls(Box::new(stream), self.trouble.shared()))
+                Ok(Stream::tls(stream, self.trouble.shared()))
             }
         }
     }
@@ -431,56 +426,7 @@ impl Dial {
     }
 }
 
-/// The three kinds of byte stream.
-pub(super) enum Stream {
-    /// With the trouble that its first bytes may tell of, until they have been seen.
-    Plain(Plain, Option<Trouble>),
-    Tls(Box<TlsStream<Plain>>, Trouble),
-    Unix(UnixStream),
-}
-
-macro_rules! each {
-    ($stream:expr, $inner:ident => $do:expr) => {
-        match $stream {
-            Stream::Plain($inner, _) => $do,
-            Stream::Tls($inner, _) => $do,
-            Stream::Unix($inner) => $do,
-        }
-    };
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let stream = self.get_mut();
-        let before = buf.filled().len();
-        let outcome = each!(&mut *stream, inner => Pin::new(inner).poll_read(cx, buf));
-        match (stream, &outcome) {
-            (Stream::Tls(_, trouble), Poll::Ready(Err(error))) => trouble.note(error),
-            (Stream::Plain(_, trouble @ Some(_)), Poll::Ready(Ok(()))) => {
-                if let Some(trouble) = trouble.take() {
-                    trouble.look(&buf.filled()[before..]);
-                }
-            }
-            _ => {}
-        }
-        outcome
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        each!(self.get_mut(), inner => Pin::new(inner).poll_write(cx, buf))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each!(self.get_mut(), inner => Pin::new(inner).poll_flush(cx))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each!(self.get_mut(), inner => Pin::new(inner).poll_shutdown(cx))
-    }
-}
-
 mod greeting;
+mod stream;
 #[cfg(test)]
 mod tests;

@@ -3,8 +3,9 @@
 //!
 //! Every attempt of one acquire uses the same owner, and the script grants an owner at most once however often it
 //! asks. That makes it safe to ask again after an unknown outcome: either the earlier request is found to have been
-//! granted, or this one is (`docs/protocol.md`, acquire). For an owner that another process may use,
-//! the script grants a first hold only; if the owner has one already, a second request enters that. After an unknown outcome the server may count one hold too many until the lease ends, and never one too few.
+//! granted, or this one is (`docs/protocol.md`, acquire). If another process may use the
+//! owner, too, the acquire script grants the owner's first hold only; if it has one, a second request adds one to its count. If the answer to that
+//! is lost, the server may count one too many until the lease ends, and never one too few.
 
 use std::{
     pin::pin,
@@ -126,8 +127,8 @@ impl Core {
             JoinStep::Reenter(lease) => return self.acquire_again(request, &lease).await,
             JoinStep::Queue(handle) => {
                 let mut place = LanePlace::queued(self, handle);
-                // The hold in front of it may have to be looked at, which is done while calls are made.
-                self.keeper.watch_connections();
+                // The keeper looks at the hold in front of it, but only while it is told that calls are made.
+                self.keeper.keep_looking();
                 // A task that does not wait is in line only for a release that is on its way.
                 let deadline = &if waits { *deadline } else { self.response_deadline() };
                 match place.wait_until_handed(deadline).await? {

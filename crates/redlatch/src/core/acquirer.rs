@@ -217,7 +217,7 @@ impl Acquirer {
             (UPGRADE_REFUSED, _) => self.upgrade(own_release_was_under_way).await,
             (0, QUEUED_BEHIND) => Ok(Attempt::QueuedBehind { count_ahead: false }),
             (0, QUEUED_BEHIND_RECOUNT) => Ok(Attempt::QueuedBehind { count_ahead: true }),
-            // `ALREADY_OWNED` does not come here: `send_acquire_acked_or_shared` takes it.
+            // `ALREADY_OWNED` does not come here: `send_acquire_acked_or_held_already` takes it.
             (0, ttl_ms) => Ok(busy(ttl_ms)),
             (count @ ..0, _) => Err(Fault::Server(refusal(count))),
             _ => {
@@ -235,9 +235,9 @@ impl Acquirer {
     async fn send(&self, call: Call, context: SendContext) -> (Result<Reply, Fault>, Option<Confirm>) {
         let (core, request, owner) = (&self.core, &self.request, &self.owner);
         if request.ack.is_some() || context.may_hold_already {
-            return core.send_acquire_acked_or_shared(request, owner, call, context).await;
+            return core.send_acquire_acked_or_held_already(request, owner, call, context).await;
         }
-        core.keeper.watch_connections();
+        core.keeper.keep_looking();
         let sending = call.sending.clone();
         let flight = Flight::new(core, core.run(call), || {
             Some(match sending {

@@ -218,7 +218,7 @@ impl Core {
             .text(owner.field())
             .int(first.lease_term.lease_ms)
             .flag(first.fenced);
-        self.keeper.watch_connections();
+        self.keeper.keep_looking();
         let (outcome, confirm) = match first.ack {
             None => {
                 let flight = Flight::new(self, self.run(call), || {

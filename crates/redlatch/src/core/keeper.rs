@@ -183,16 +183,16 @@ impl Keeper {
         told
     }
 
-    /// A call is being made: from now on the keeper looks whether connections still answer.
-    pub(crate) fn watch_connections(&self) {
-        self.shared.watch_connections();
+    /// A call is being made: from now on, and while calls are made, the keeper looks whether connections still answer, and at what tasks wait behind.
+    pub(crate) fn keep_looking(&self) {
+        self.shared.keep_looking();
     }
 
     /// What a connection calls when it has counted a request: as long as that has no answer, the connection is watched. An announcement
     /// alone would not do, because the task may stand still between that and the sending, for longer than the keeper waits.
     pub(crate) fn call_hook(&self) -> CallHook {
         let shared = self.shared.clone();
-        CallHook::new(move || shared.watch_connections())
+        CallHook::new(move || shared.keep_looking())
     }
 
     /// Where lanes note the leases that come into being.
@@ -241,7 +241,7 @@ impl Shared {
         self.keeper_alarm.wake();
     }
 
-    fn watch_connections(&self) {
+    fn keep_looking(&self) {
         // Looking first keeps the line shared between threads; writing each time would pass it to and fro.
         if !self.touched.load(Ordering::SeqCst) {
             self.touched.store(true, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! One lane: the tasks of one process that want the same lock, in their order (decision D10).
+//! One lane: the tasks of one client that want the same lock, in their order (decision D10).
 
 use std::{
     collections::VecDeque,

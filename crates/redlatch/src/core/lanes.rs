@@ -1,4 +1,4 @@
-//! Lanes: the order of the tasks of one process that want the same lock (decision D10).
+//! Lanes: the order of the tasks of one client that want the same lock (decision D10).
 //!
 //! One task per lane contends at the server; the others queue here. When a guard gives its lease back, the lease is
 //! passed to the next task in line without the server, for a bounded turn; after that it is released for real, so

@@ -71,7 +71,7 @@ impl Drop for Listening {
         self.lease.schedule.has_lookout.store(false, Ordering::Release);
         if std::thread::panicking() {
             self.core.lanes.look_at_lines();
-            self.core.keeper.watch_connections();
+            self.core.keeper.keep_looking();
         }
     }
 }

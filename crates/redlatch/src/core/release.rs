@@ -72,7 +72,7 @@ pub enum Unlocked {
 pub(super) enum ReleaseStep {
     Lost(LossReason),
     Passed,
-    OneHold { block: OwnerBlock },
+    OtherGuardsRemain { block: OwnerBlock },
     Transfer { next: Box<NextTask>, block: OwnerBlock },
     ReleaseAndGrant { next: Box<NextTask>, block: OwnerBlock },
     Release { tells_lane: bool, block: OwnerBlock },
@@ -106,8 +106,8 @@ impl Core {
                 self.release_from_caller(lease, tells_lane, block).await
             }
             // The next task waits for it, or other guards of the lease do, or attempts of the owner. So it is the keeper's, and does not depend
-            // on whether this task is polled. And what counts down is sent once, so it needs a connection that is known to answer (`send_once.rs`):
-            // that of this task may have been idle since the grant, and a firewall may have forgotten it.
+            // on whether this task is polled. And a release that counts down is sent once, so it goes over a connection that is known to answer
+            // (`send_once.rs`). This task's own connection may have been idle since the grant, and a firewall may have forgotten it.
             step => {
                 let done = self
                     .run_on_keeper(self.clone().finish_release(lease.clone(), step), |_| {})
@@ -142,7 +142,7 @@ impl Core {
         tells_lane: bool,
         block: OwnerBlock,
     ) -> Result<Unlocked, Error> {
-        self.keeper.watch_connections();
+        self.keeper.keep_looking();
         let mut block = Some(block);
         let (call, mode) = self.release_call(lease);
         let flight = Flight::new(self, self.run(call), || {
@@ -218,7 +218,7 @@ impl Core {
         }
         let now_ms = self.now_ms();
         if !lease.is_valid(now_ms) {
-            // If another task saw the hold gone before that, it reports the loss, because it knows why.
+            // Before its deadline a hold is over only because another task has seen it gone. That task reports the loss: it knows the reason.
             if now_ms >= lease.deadline_ms() {
                 self.lose(lease, LossReason::Expired);
             }
@@ -229,17 +229,17 @@ impl Core {
         let reusable_block = lease.owner.is_reusable().then(block);
         let holds_before = lease.leave(lease_term);
         if holds_before > 1 {
-            return ReleaseStep::OneHold { block: reusable_block.unwrap_or_else(block) };
+            return ReleaseStep::OtherGuardsRemain { block: reusable_block.unwrap_or_else(block) };
         }
         self.note_own_write_hold_may_last(lease, now_ms);
         if let Some(block) = reusable_block.as_ref().filter(|_| lease.is_count_in_doubt()) {
             // An unanswered count-down may arrive during the owner's next hold, and other processes may know the owner by then.
             block.unanswered();
         }
-        let step = self.lanes.pass_on(lease, now_ms, self.last_interruption(&lease.keys));
+        let choice = self.lanes.pass_on(lease, now_ms, self.last_interruption(&lease.keys));
         if !lease.mark_given_back() {
             // Lost in this very moment. The lane must go on all the same.
-            match step {
+            match choice {
                 LaneChoice::Transfer(next) => {
                     self.lanes.requeue(&lease.keys, next.entry);
                     self.lanes.release_finished(&lease.keys, false);
@@ -255,12 +255,12 @@ impl Core {
             return ReleaseStep::Lost(lease.reason_if_missing(now_ms));
         }
         self.hold_ended(lease, HoldEnd::GivenBack);
-        match step {
+        match choice {
             LaneChoice::Passed => {
                 // A doubt may have arisen after the lane chose.
                 self.recheck_if_unseen_since_interruption(lease);
-                // Those behind the next holder may have to be looked out for, which is done while calls are made.
-                self.keeper.watch_connections();
+                // The keeper looks out for those behind the next holder, but only while it is told that calls are made.
+                self.keeper.keep_looking();
                 ReleaseStep::Passed
             }
             LaneChoice::Transfer(next) => {
@@ -292,7 +292,7 @@ impl Core {
         match step {
             ReleaseStep::Passed => Ok(Unlocked::Released),
             ReleaseStep::Lost(reason) => Ok(Unlocked::AlreadyLost(reason)),
-            ReleaseStep::OneHold { block } => self.release_one_hold(lease, block).await,
+            ReleaseStep::OtherGuardsRemain { block } => self.release_one_hold(lease, block).await,
             ReleaseStep::Transfer { next, block } => self.clone().transfer(lease, next, block).await,
             ReleaseStep::ReleaseAndGrant { next, block } => {
                 let outcome = self.release_and_grant(&lease, next, &block).await;
@@ -457,7 +457,7 @@ impl Core {
         reads_ms.fold(own_ms, u64::max)
     }
 
-    /// Whether the message of a release had receivers outside of this process.
+    /// Whether others than this lane's tasks wait: the message of a release had receivers outside of this process, or readers wait here.
     pub(super) fn others_heard(&self, lease: &HeldLease, outcome: &Result<(Unlocked, i64), Error>) -> bool {
         let own = lease.recipe.channel(&lease.keys, &lease.owner);
         let own = own.map_or(0, |channel| self.store.own_receivers(&channel));

@@ -19,8 +19,8 @@ pub(crate) type Numbers = SmallVec<[i64; 4]>;
 impl Core {
     /// Sends one call of a script and returns its reply. The call gets a number of its own (`request_ids.rs`), and it is noted whether the server
     /// answers (`outage.rs`). All its keys are declared where the server wants that (`declare.rs`). The server
-    /// watches a key (`CLIENT TRACKING`) until its next change and does not report a change over the keeper's own connection, so the key is
-    /// watched anew after such a call (`watch.rs`).
+    /// watches a key (`CLIENT TRACKING`) only until its next change, and does not report a change that was made over the keeper's own connection. So
+    /// after a call that goes over that connection the key is watched anew (`watch.rs`).
     pub(crate) fn run(
         &self,
         mut call: Call,
@@ -154,7 +154,7 @@ impl Core {
     ) -> Result<Numbers, Fault> {
         debug_assert!(call.numbered, "{}", call.script.name());
         let (script, key) = (call.script, call.keys.first().cloned());
-        self.keeper.watch_connections();
+        self.keeper.keep_looking();
         let run = if as_keeper { self.run_as_keeper(call) } else { self.run(call).boxed() };
         self.read(script, key.as_deref().unwrap_or_default(), run.await, number)
     }
@@ -164,7 +164,7 @@ impl Core {
     pub(crate) async fn run_unwatched(self: &Arc<Self>, call: Call, number: i64) -> Result<Numbers, Fault> {
         debug_assert!(call.numbered, "{}", call.script.name());
         let (script, key) = (call.script, call.keys.first().cloned());
-        self.keeper.watch_connections();
+        self.keeper.keep_looking();
         let run = self.run_as_keeper_unwatched(call);
         self.read(script, key.as_deref().unwrap_or_default(), run.await, number)
     }

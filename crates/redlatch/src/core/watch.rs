@@ -294,7 +294,7 @@ impl Core {
 
     /// Has the next change of each of these keys told. Answers how many of them exist, where that is known; `None` where there is no answer.
     async fn have_told(&self, keys: Vec<Arc<[u8]>>) -> Option<Option<u64>> {
-        self.keeper.watch_connections();
+        self.keeper.keep_looking();
         self.watched.is_used.store(true, Relaxed);
         let outcome = tokio::time::timeout(self.config.response_timeout, self.store.watch(keys)).await;
         let found = outcome.ok()?.ok()?;

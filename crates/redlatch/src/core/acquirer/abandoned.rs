@@ -20,7 +20,7 @@ const ABANDONED_TIME: Duration = Duration::from_millis(250);
 
 impl Core {
     /// Sends a request whose grant replicas are to confirm, or whose owner may hold already. With the answer comes a way to ask the replicas.
-    pub(super) async fn send_acquire_acked_or_shared(
+    pub(super) async fn send_acquire_acked_or_held_already(
         self: &Arc<Self>,
         request: &Arc<Request>,
         owner: &Owner,

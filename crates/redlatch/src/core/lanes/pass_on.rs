@@ -50,12 +50,12 @@ struct Offer {
 enum Next {
     Offer(Offer),
     /// What the guard has to do.
-    Step(LaneChoice),
+    Choice(LaneChoice),
 }
 
 impl Lanes {
-    /// The last guard of a lease gives it back. The lease is passed on only if the server was seen to have it since the last interruption. After a failover
-    /// the hold may be missing. The look that is under way would tell the old guard only, so the lease is not passed on before the server was seen to have it.
+    /// The last guard of a lease gives it back. The lease is passed on only if the server was seen to have it since the last interruption: after a failover
+    /// the hold may be missing, and the look that finds that out tells the guard for which it was started, not the next one.
     pub(crate) fn pass_on(
         &self,
         lease: &Arc<HeldLease>,
@@ -67,7 +67,7 @@ impl Lanes {
         loop {
             next = match next {
                 Next::Offer(offer) => self.offer(lease, offer, at),
-                Next::Step(step) => return step,
+                Next::Choice(choice) => return choice,
             };
         }
     }
@@ -75,21 +75,21 @@ impl Lanes {
     /// Offers the lease to a task, outside of the lane's mutex, because a waker may run anything. If that task has given up this very moment,
     /// the lease is offered to the next one. If the keeper has taken it back or found it lost meanwhile, the keeper goes on with it.
     fn offer(&self, lease: &Arc<HeldLease>, Offer { to, successor }: Offer, at: ReleaseTime) -> Next {
-        let Err(successor) = to.hand(successor) else { return Next::Step(LaneChoice::Passed) };
+        let Err(successor) = to.hand(successor) else { return Next::Choice(LaneChoice::Passed) };
         if !successor.take() {
-            return Next::Step(LaneChoice::Passed);
+            return Next::Choice(LaneChoice::Passed);
         }
         let mut drop_without_mutex = Vec::new();
         let again = self.change(&lease.keys, |lane| {
             if !lane.remove(&successor) {
-                return Next::Step(LaneChoice::Passed);
+                return Next::Choice(LaneChoice::Passed);
             }
             lane.state = LaneState::Releases { since_ms: at.now_ms };
             // What was seen of the hold meanwhile is in the successor.
             self.choose_next(lane, &successor, at, &mut drop_without_mutex)
         });
         drop(drop_without_mutex);
-        again.unwrap_or(Next::Step(LaneChoice::Passed))
+        again.unwrap_or(Next::Choice(LaneChoice::Passed))
     }
 
     /// Takes a lease out of its lane, and chooses what comes next.
@@ -98,26 +98,26 @@ impl Lanes {
         let (mut wakes, mut drop_without_mutex) = (Wakes::default(), Vec::new());
         let outcome = self.change(&lease.keys, |lane| {
             if !lane.remove(lease) {
-                return Next::Step(LaneChoice::Release { tells_lane: false });
+                return Next::Choice(LaneChoice::Release { tells_lane: false });
             }
             if lease.recipe.lane_policy() != LanePolicy::OneContends {
                 if !lease.owner.is_multi_process()
                     && let Some(next) = self.next_task(lane, lease, at.now_ms, &mut drop_without_mutex)
                 {
                     lane.extras_mut().granting_releases += 1;
-                    return Next::Step(LaneChoice::ReleaseAndGrant(Box::new(next)));
+                    return Next::Choice(LaneChoice::ReleaseAndGrant(Box::new(next)));
                 }
                 wakes = lane.take_local_wakes();
-                return Next::Step(LaneChoice::Release { tells_lane: false });
+                return Next::Choice(LaneChoice::Release { tells_lane: false });
             }
             if lane.is_busy() {
-                return Next::Step(LaneChoice::Release { tells_lane: false });
+                return Next::Choice(LaneChoice::Release { tells_lane: false });
             }
             lane.state = LaneState::Releases { since_ms: at.now_ms };
             self.choose_next(lane, lease, at, &mut drop_without_mutex)
         });
         wakes.wake();
-        outcome.unwrap_or(Next::Step(LaneChoice::Release { tells_lane: false }))
+        outcome.unwrap_or(Next::Choice(LaneChoice::Release { tells_lane: false }))
     }
 
     /// The first in line that still waits, with a block for its owner.
@@ -152,14 +152,14 @@ impl Lanes {
         let turn_is_over = now_ms.saturating_sub(lane.local_turn.since_ms) >= self.turn_limits.turn_ms_max
             || lane.local_turn.passes >= self.turn_limits.passes_max;
         if turn_is_over || lease.owner.is_multi_process() {
-            return Next::Step(LaneChoice::Release { tells_lane: true });
+            return Next::Choice(LaneChoice::Release { tells_lane: true });
         }
         let Some(next) = self.next_task(lane, lease, now_ms, drop_without_mutex) else {
-            return Next::Step(LaneChoice::Release { tells_lane: true });
+            return Next::Choice(LaneChoice::Release { tells_lane: true });
         };
         lane.local_turn.passes += 1;
         if !is_passable(lease, &next.entry, at) {
-            return Next::Step(LaneChoice::Transfer(Box::new(next)));
+            return Next::Choice(LaneChoice::Transfer(Box::new(next)));
         }
         let successor = Arc::new(lease.successor());
         successor.offer(now_ms);

@@ -117,7 +117,7 @@ impl LockHandle {
 
     pub(crate) async fn query(&self, owner: Option<&Owner>) -> Result<(i64, i64), Error> {
         self.ready()?;
-        self.core.keeper.watch_connections();
+        self.core.keeper.keep_looking();
         let call = self.recipe.query(&self.keys, owner.map_or("", |owner| owner.field()));
         let reply = self.core.run(call).await.map_err(|fault| self.error(fault))?;
         match reply.array() {

@@ -77,7 +77,7 @@ fn a_lease_that_was_taken_back_before_its_task_was_told_is_not_released_as_well(
     assert!(recipient.take_back(late_ms));
     recipient.note_seen(SentAt { at_ms: late_ms, incarnation: 0 });
     assert!(matches!(rig.lanes.pass_on(&recipient, late_ms, SURE), LaneChoice::Passed), "to the one behind");
-    assert!(matches!(rig.lanes.offer(&rig.lease, offer, AT), Next::Step(LaneChoice::Passed)));
+    assert!(matches!(rig.lanes.offer(&rig.lease, offer, AT), Next::Choice(LaneChoice::Passed)));
     drop(behind);
 }
 
@@ -88,7 +88,7 @@ fn a_lease_that_was_lost_before_its_task_was_told_is_not_released() {
     let offer = rig.stalls_before_it_tells(handle, AT);
     assert!(offer.successor.lose(LossReason::Expired));
     rig.lanes.forget(&offer.successor);
-    assert!(matches!(rig.lanes.offer(&rig.lease, offer, AT), Next::Step(LaneChoice::Passed)));
+    assert!(matches!(rig.lanes.offer(&rig.lease, offer, AT), Next::Choice(LaneChoice::Passed)));
     assert_eq!(rig.lanes.count(), (0, 0));
 }
 
@@ -100,7 +100,7 @@ fn a_lease_that_nobody_took_goes_to_the_next_task() {
     let recipient = offer.successor.clone();
     let Next::Offer(offer) = rig.lanes.offer(&rig.lease, offer, AT) else { panic!("a task waits") };
     assert!(!recipient.take_back(recipient.offer_due_ms()), "it is no task's, and not the keeper's either");
-    assert!(matches!(rig.lanes.offer(&rig.lease, offer, AT), Next::Step(LaneChoice::Passed)));
+    assert!(matches!(rig.lanes.offer(&rig.lease, offer, AT), Next::Choice(LaneChoice::Passed)));
     drop(behind);
 }
 

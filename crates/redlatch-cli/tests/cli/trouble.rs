@@ -2,7 +2,7 @@
 
 use std::{fs, net::TcpListener};
 
-use redlatch_testkit::server::RedisServer;
+use redlatch_testkit::{server::RedisServer, topology::SentinelSet};
 
 use crate::support::{Place, both, finish};
 
@@ -156,6 +156,30 @@ fn a_refused_password_is_never_printed() {
     assert_eq!(attempt(None, &["run", "job", "-n", "--password-file", "password", "--", "true"]), Some(0));
     let wrong = format!("redis://:wrong-hush@127.0.0.1:{}", server.port());
     assert_eq!(attempt(None, &["ls", "--url", &wrong]), Some(77));
+}
+
+/// In no line at the level at which everything is told, by whatever way it is given.
+#[test]
+fn no_secret_is_in_a_log_at_trace_level() {
+    let servers = RedisServer::builder().requirepass("server-hush");
+    let sentinels = RedisServer::builder().requirepass("sentinel-hush");
+    let set = SentinelSet::builder().servers(servers).sentinels(sentinels).start().unwrap();
+    let place = Place::local();
+    let addresses = set.sentinel_addrs().join(",");
+    let single = format!("redis://:server-hush@127.0.0.1:{}", set.node(0).port());
+    let behind =
+        format!("redis-sentinel://:server-hush@{addresses}/redlatch?sentinel_password=sentinel-hush");
+    let wrong = format!("redis-sentinel://:wrong-hush@{addresses}/redlatch?sentinel_password=wrong-hush");
+    for url in [single, behind, wrong] {
+        for line in ["run job -n -- redlatch show job", "ls", "doctor", "config show", "acl"] {
+            let arguments = ["--url", &url].into_iter().chain(line.split(' '));
+            let mut command = place.redlatch(arguments);
+            command.env("REDLATCH_LOG", "trace").env("REDLATCH_URL", &url);
+            let text = both(&finish(command));
+            assert!(!text.contains("hush"), "{line}: {text}");
+            assert!(!line.starts_with("run") || text.contains("DEBUG"), "a run tells what it does: {text}");
+        }
+    }
 }
 
 #[test]

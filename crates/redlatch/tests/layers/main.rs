@@ -5,6 +5,7 @@
 //! not count (`#[cfg(test)]`, `tests.rs`).
 
 mod cycles;
+mod dependencies;
 mod imports;
 mod source;
 

@@ -38,7 +38,7 @@ impl Client {
     /// Connects to a unix socket.
     pub(crate) fn connect(path: &Path) -> std::io::Result<Client> {
         let stream = UnixStream::connect(path)?;
-        stream.set_read_timeout(Some(std::time::Duration::from_secs(20)))?;
+        stream.set_read_timeout(Some(std::time::Duration::from_secs(120)))?;
         Ok(Client { stream: BufReader::new(stream) })
     }
 

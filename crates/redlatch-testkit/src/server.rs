@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use self::clock::Clock;
+pub use self::clock::Clock;
 pub use self::keyspace::{KeyContent, KeyDump, check_keyspace, keyspace_diff};
 pub use self::program::ServerProgram;
 pub use self::tls::TlsFiles;

@@ -15,9 +15,9 @@ const SOURCE: &str = include_str!("clock.c");
 /// The size of one setting in the file.
 const SETTING_BYTES: usize = 24;
 
-/// The clock of one server.
+/// The wall clock of one server, or of a child process that it is preloaded into.
 #[derive(Debug)]
-pub(super) struct Clock {
+pub struct Clock {
     library: PathBuf,
     path: PathBuf,
     state: Mutex<State>,
@@ -40,8 +40,12 @@ struct Setting {
 }
 
 impl Clock {
-    /// Builds the library in `dir`; the clock is the machine's as yet.
-    pub(super) fn new(dir: &Path) -> Result<Self> {
+    /// Builds the library in `dir`, which has no other clock; the clock is the machine's as yet.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::MissingTool`] without a C compiler, [`ErrorKind::Start`] and [`ErrorKind::Io`] when it is not built.
+    pub fn new(dir: &Path) -> Result<Self> {
         let io = |e| Error::io("cannot make a clock for the server", e);
         let (source, library, path) = (dir.join("clock.c"), dir.join("clock.so"), dir.join("clock"));
         std::fs::write(&source, SOURCE).map_err(io)?;
@@ -63,13 +67,17 @@ impl Clock {
     }
 
     /// Lets `command` read this clock.
-    pub(super) fn preload(&self, command: &mut Command) {
+    pub fn preload(&self, command: &mut Command) {
         command.env("LD_PRELOAD", &self.library).env("REDLATCH_TEST_CLOCK", &self.path);
     }
 
     /// Moves the clock by `step_ms` now, and lets it gain (or lose) `gain_ppm` millionths from now on; `None` leaves that as
     /// it is.
-    pub(super) fn set(&self, step_ms: i64, gain_ppm: Option<i64>) -> Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`] when its file cannot be written.
+    pub fn set(&self, step_ms: i64, gain_ppm: Option<i64>) -> Result<()> {
         let mut state = lock(&self.state);
         let last = state.setting;
         let now_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as i64);

@@ -55,7 +55,8 @@ impl Name {
 }
 
 pub(crate) fn run(control: bool) -> Result<Verdict> {
-    let cluster = RedisCluster::builder().replicas_per_master(0).node_timeout(Duration::from_secs(60)).start()?;
+    let cluster =
+        RedisCluster::builder().replicas_per_master(0).node_timeout(Duration::from_secs(60)).start()?;
     if control {
         return naive(&cluster);
     }
@@ -90,7 +91,8 @@ pub(crate) fn run(control: bool) -> Result<Verdict> {
     run.end.store(true, Ordering::SeqCst);
     let mut hanging = 0;
     for task in tasks {
-        hanging += usize::from(runtime.block_on(async { tokio::time::timeout(END_LIMIT, task).await }).is_err());
+        hanging +=
+            usize::from(runtime.block_on(async { tokio::time::timeout(END_LIMIT, task).await }).is_err());
     }
     let (errors, double) = (run.errors.load(Ordering::Relaxed), run.double.load(Ordering::Relaxed));
     let (grants, acquires) = (run.grants.load(Ordering::Relaxed), run.acquire_errors.load(Ordering::Relaxed));
@@ -148,6 +150,7 @@ fn naive(cluster: &RedisCluster) -> Result<Verdict> {
         while moving.move_keys(10)? > 0 {}
         moving.finish()?;
     }
-    let figure = format!("{failed} of {CONTROL_MOVES} releases with three keys failed with TRYAGAIN, at most 0");
+    let figure =
+        format!("{failed} of {CONTROL_MOVES} releases with three keys failed with TRYAGAIN, at most 0");
     Ok(Verdict::new(failed == 0, figure))
 }

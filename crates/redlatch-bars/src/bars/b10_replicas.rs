@@ -12,7 +12,7 @@ const PROMOTIONS: usize = 60;
 const CONTROL_PROMOTIONS: usize = 40;
 /// So many double grants the control has to show.
 const CONTROL_DOUBLE_MIN: usize = 38;
-const ACK_TIME: Duration = Duration::from_millis(300);
+const ACK_TIME: Duration = Duration::from_millis(1_000);
 
 #[derive(Default)]
 struct Seen {
@@ -36,7 +36,7 @@ pub(crate) fn run(control: bool) -> Result<Verdict> {
     let Seen { promotions, refused, double, kept } = seen;
     if control {
         let figure = format!(
-            "{double} double grants in {promotions} promotions, replicas unasked, at least {CONTROL_DOUBLE_MIN} wanted"
+            "{double} double grants of two locks each in {promotions} promotions, replicas unasked, at least {CONTROL_DOUBLE_MIN} wanted"
         );
         return Ok(Verdict::new(double < CONTROL_DOUBLE_MIN, figure));
     }

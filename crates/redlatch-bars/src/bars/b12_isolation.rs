@@ -53,7 +53,7 @@ pub(crate) fn run(control: bool) -> Result<Verdict> {
         let begin = Instant::now();
         std::thread::sleep(LOOK_EVERY);
         // So much older a renewal may look because the machine stood still.
-        let stood_still = stall::paused_lately();
+        let stood_still = Instant::now().checked_sub(LEASE).map_or(Duration::ZERO, stall::paused_since);
         for node in [1, 2] {
             let (oldest, missing) = oldest_renewal(&cluster, &of_node, node)?;
             latest = latest.max(oldest.saturating_sub(LEASE / 3).saturating_sub(stood_still));

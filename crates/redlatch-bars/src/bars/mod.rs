@@ -13,6 +13,7 @@ mod b12_isolation;
 mod b13_many_holds;
 mod b14_many_waiters;
 mod b15_fair;
+mod b16_errors;
 mod b17_names;
 mod b18_exits;
 
@@ -40,6 +41,7 @@ pub(crate) const BARS: &[Bar] = &[
     Bar { number: 13, title: "10,000 held locks", run: b13_many_holds::run },
     Bar { number: 14, title: "10,000 waiters", run: b14_many_waiters::run },
     Bar { number: 15, title: "order of fair locks", run: b15_fair::run },
+    Bar { number: 16, title: "errors of the server", run: b16_errors::run },
     Bar { number: 17, title: "random names", run: b17_names::run },
     Bar { number: 18, title: "exits of holders", run: b18_exits::run },
 ];

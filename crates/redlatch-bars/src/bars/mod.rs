@@ -16,6 +16,7 @@ mod b15_fair;
 mod b16_errors;
 mod b17_names;
 mod b18_exits;
+mod b20_rights;
 
 use crate::common::{Result, Verdict};
 
@@ -44,6 +45,7 @@ pub(crate) const BARS: &[Bar] = &[
     Bar { number: 16, title: "errors of the server", run: b16_errors::run },
     Bar { number: 17, title: "random names", run: b17_names::run },
     Bar { number: 18, title: "exits of holders", run: b18_exits::run },
+    Bar { number: 20, title: "least rights and secrets", run: b20_rights::run },
 ];
 
 /// What a child process of a bar does.

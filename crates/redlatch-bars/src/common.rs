@@ -74,6 +74,13 @@ pub(crate) fn percentile(values: &mut [Duration], percent: usize) -> Duration {
     values.get(at).copied().unwrap_or_default()
 }
 
+/// How many processes want a processor, for figures of a few milliseconds: what has to wait for one is late, however fast it is.
+pub(crate) fn load() -> String {
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("load {} on {cores} cores", load.split(' ').next().unwrap_or("unknown"))
+}
+
 /// In milliseconds, with one digit behind the point.
 pub(crate) fn ms(time: Duration) -> String {
     format!("{:.1} ms", time.as_secs_f64() * 1000.0)

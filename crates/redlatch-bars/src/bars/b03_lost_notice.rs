@@ -10,7 +10,7 @@ use redlatch_testkit::proxy::{Proxy, Scope};
 use redlatch_testkit::server::RedisServer;
 
 use crate::common::{
-    LINE_LIMIT, Random, Result, Verdict, lanes, late, ms, orders, raw, raw_async, runtime, worker,
+    LINE_LIMIT, Random, Result, Verdict, lanes, late, load, ms, orders, raw, raw_async, runtime, worker,
 };
 
 const CUT_LANES: usize = 50;
@@ -35,8 +35,9 @@ pub(crate) fn run(control: bool) -> Result<Verdict> {
     let in_time = told.iter().filter(|told| told.is_ok()).count();
     let figure = format!(
         "{in_time} of {cut} cut off told before the server's end of the lock (least time left {least}, latest by {}, {void} void \
-         because timers were late, too), {lost} of {stopped} stopped see it at the first look",
-        ms(latest)
+         because timers were late, too), {lost} of {stopped} stopped see it at the first look; {}",
+        ms(latest),
+        load()
     );
     Ok(Verdict::new(in_time == cut && lost == stopped, figure))
 }

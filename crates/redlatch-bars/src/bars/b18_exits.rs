@@ -12,11 +12,13 @@ use redlatch::{Client, Lease, Lock, Wait};
 use redlatch_testkit::server::RedisServer;
 use redlatch_testkit::stall;
 
-use crate::common::{LINE_LIMIT, Result, Verdict, lanes, late, ms, orders, raw, runtime, worker};
+use crate::common::{LINE_LIMIT, Result, Verdict, lanes, late, load, ms, orders, raw, runtime, worker};
 
 const CASES: usize = 500;
 const CONTROL_CASES: usize = 20;
 const LANES: usize = 4;
+/// One at a time where a few milliseconds count.
+const LOCAL_LANES: usize = 1;
 const LEASE: Duration = Duration::from_millis(300);
 const AT_ONCE: Duration = Duration::from_millis(100);
 const KILLED_REDIS: Duration = Duration::from_millis(350);
@@ -76,7 +78,8 @@ pub(crate) fn run(control: bool) -> Result<Verdict> {
     }
     ways.push(Way::of("fork", Duration::MAX, lanes(LANES, |lane| forked(&url, lane, cases, control))?));
     let figure: Vec<String> = ways.iter().map(Way::figure).collect();
-    Ok(Verdict::new(ways.iter().all(Way::is_met), figure.join("; ")))
+    let figure = format!("{}; {}", figure.join("; "), load());
+    Ok(Verdict::new(ways.iter().all(Way::is_met), figure))
 }
 
 /// How long a key stays from `since` on.
@@ -164,10 +167,10 @@ fn killed_local() -> Result<[Vec<Part>; 2]> {
     let _first = runtime.block_on(settings().engine_binary(engine()?).connect())?;
     let _engine = StopEngine(&place);
     let all = |waits: bool| {
-        lanes(LANES, |lane| {
+        lanes(LOCAL_LANES, |lane| {
             let client = runtime.block_on(settings().engine_binary(engine()?).connect())?;
             let mut stayed = Vec::new();
-            for case in 0..CASES / LANES {
+            for case in 0..CASES / LOCAL_LANES {
                 let name = format!("bar18:local:{waits}:{lane}:{case}");
                 let mut holder = worker(18, &["hold", &format!("local:bars@{text}"), &name])?;
                 holder.read_until("held", LINE_LIMIT)?;

@@ -11,7 +11,7 @@ use redlatch_testkit::server::RedisServer;
 
 use crate::common::{Result, Verdict, lanes, runtime};
 
-const LANES: usize = 2;
+const LANES: usize = 3;
 const PASSWORD: &str = "hunter2-never-to-be-seen";
 /// Kinds that only look have nothing to exercise.
 const KINDS: [&str; 9] =
@@ -80,13 +80,15 @@ fn one_lane(lane: usize, control: bool) -> Result<Seen> {
     for (_, kind) in KINDS.iter().enumerate().filter(|(number, _)| number % LANES == lane) {
         let rules = rules_of(kind)?;
         give(&server, &rules, None)?;
-        if let Err(e) = runtime.block_on(exercise(&url, kind)) {
+        if let Err(e) = runtime.block_on(exercise(&url, kind, "app:all-rights")) {
             seen.broken.push(format!("{kind}: {e}"));
         }
         for taken in rules.iter().filter(|rule| !rule.starts_with("reset") && !rule.starts_with('-')) {
             give(&server, &rules, (!control).then_some(taken))?;
             seen.taken += 1;
-            match runtime.block_on(exercise(&url, kind)) {
+            // What was refused may have left a hold, so each has a name of its own.
+            let name = format!("app:{}", seen.taken);
+            match runtime.block_on(exercise(&url, kind, &name)) {
                 Ok(()) => seen.done_without += 1,
                 Err(e) if e.kind() == ErrorKind::Permission => {}
                 Err(e) => seen.untyped.push(format!("{kind} without {taken}: {:?} {e}", e.kind())),
@@ -143,29 +145,30 @@ fn command(url: &str, args: &[&str], seen: &mut Seen) -> Result<String> {
     Ok(text)
 }
 
-/// A use of each kind, with somebody who waits where there is waiting. Errors come back as they are.
-async fn exercise(url: &str, kind: &str) -> std::result::Result<(), Error> {
+/// A use of each kind, with a waiter where there is waiting. Errors come back as they are.
+async fn exercise(url: &str, kind: &str, name: &str) -> std::result::Result<(), Error> {
     let settings = || Client::builder().url(url).outage_tolerance(Duration::from_millis(100));
     let (client, other) = (settings().connect().await?, settings().connect().await?);
-    let name = "app:used";
+    let busy = || Error::new(ErrorKind::Server, "a name of its own was not granted in time");
     match kind {
-        "lock" | "spin" | "fair" | "fenced" => both_use(&client, &other, kind, name).await,
+        "lock" | "spin" | "fair" | "fenced" => both_use(&client, &other, kind, name).await?.ok_or_else(busy),
         "read-write" => {
             let lock = client.read_write_lock(name);
-            drop(lock.read().lock().await?.unlock().await?);
-            drop(lock.write().lock().await?.unlock().await?);
-            Ok(())
+            lock.read().lock_for(WAIT).await?.ok_or_else(busy)?.unlock().await?;
+            lock.write().lock_for(WAIT).await?.ok_or_else(busy)?.unlock().await.map(drop)
         }
         "semaphore" => {
             let semaphore = client.semaphore(name);
             semaphore.set_if_absent(1, None).await?;
-            semaphore.acquire(1).await?;
+            if !semaphore.acquire_for(1, WAIT).await? {
+                return Err(busy());
+            }
             semaphore.release(1).await
         }
         "permits" => {
             let permits = client.permit_semaphore(name);
             permits.set_if_absent(1).await?;
-            permits.acquire().await?.release().await.map(drop)
+            permits.acquire_for(WAIT).await?.ok_or_else(busy)?.release().await.map(drop)
         }
         "latch" => {
             let latch = client.count_down_latch(name);
@@ -182,23 +185,20 @@ async fn exercise(url: &str, kind: &str) -> std::result::Result<(), Error> {
 }
 
 /// One holds, the other one waits, and the first one gives back.
-async fn both_use(client: &Client, other: &Client, kind: &str, name: &str) -> std::result::Result<(), Error> {
+async fn both_use(
+    client: &Client,
+    other: &Client,
+    kind: &str,
+    name: &str,
+) -> std::result::Result<Option<()>, Error> {
     macro_rules! one_after_the_other {
         ($method:ident) => {{
             let (first, second) = (client.$method(name), other.$method(name));
-            let guard = first.lock_for(WAIT).await?;
-            let give_back = async {
-                match guard {
-                    Some(guard) => guard.unlock().await.map(drop),
-                    None => Ok(()),
-                }
-            };
-            let (waited, given) = tokio::join!(second.lock_for(WAIT), give_back);
+            let Some(guard) = first.lock_for(WAIT).await? else { return Ok(None) };
+            let (waited, given) = tokio::join!(second.lock_for(WAIT), guard.unlock());
             given?;
-            match waited? {
-                Some(guard) => guard.unlock().await.map(drop),
-                None => Ok(()),
-            }
+            let Some(guard) = waited? else { return Ok(None) };
+            guard.unlock().await?;
         }};
     }
     match kind {
@@ -207,4 +207,5 @@ async fn both_use(client: &Client, other: &Client, kind: &str, name: &str) -> st
         "fair" => one_after_the_other!(fair_lock),
         _ => one_after_the_other!(fenced_lock),
     }
+    Ok(Some(()))
 }

@@ -219,6 +219,11 @@ fn no_file_of_the_stress_does() {
 }
 
 #[test]
+fn no_file_of_the_bars_does() {
+    has_no_cycle("crates/redlatch-bars/src/main.rs");
+}
+
+#[test]
 fn no_file_of_the_benchmarks_does() {
     has_no_cycle("benches/src/main.rs");
 }

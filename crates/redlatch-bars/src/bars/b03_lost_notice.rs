@@ -13,16 +13,17 @@ use crate::common::{
     LINE_LIMIT, Random, Result, Verdict, lanes, late, load, ms, orders, raw, raw_async, runtime, worker,
 };
 
-const CUT_LANES: usize = 50;
-const CUT_ROUNDS: usize = 20;
-const CUT_LEASE: Duration = Duration::from_secs(6);
+const CUT_LANES: usize = 125;
+const CUT_ROUNDS: usize = 8;
+/// What it is unless set.
+const CUT_LEASE: Duration = Duration::from_secs(30);
 /// By how much a deadline lies before the end of the lease: a hundredth of it (`docs/safety.md`). A timer of this process that is
 /// itself later than that shows a machine that is too busy to tell, and the case is repeated.
-const MARGIN: Duration = Duration::from_millis(60);
+const MARGIN: Duration = Duration::from_millis(300);
 const STOP_LANES: usize = 8;
 const STOP_ROUNDS: usize = 125;
 const STOP_LEASE: Duration = Duration::from_millis(300);
-const CONTROL_ROUNDS: usize = 2;
+const CONTROL_ROUNDS: usize = 1;
 /// How long after the end of the lock a notice is waited for, so that one that is late has a figure.
 const GRACE: Duration = Duration::from_millis(500);
 
@@ -35,8 +36,10 @@ pub(crate) fn run(control: bool) -> Result<Verdict> {
     let in_time = told.iter().filter(|told| told.is_ok()).count();
     let figure = format!(
         "{in_time} of {cut} cut off told before the server's end of the lock (least time left {least}, latest by {}, {void} void \
-         because timers were late, too), {lost} of {stopped} stopped see it at the first look; {}",
+         because timers were late, too), {lost} of {stopped} stopped see it at the first look; leases of {} s and {} ms, {}",
         ms(latest),
+        CUT_LEASE.as_secs(),
+        STOP_LEASE.as_millis(),
         load()
     );
     Ok(Verdict::new(in_time == cut && lost == stopped, figure))
@@ -64,7 +67,7 @@ fn cut_off(server: &RedisServer, control: bool) -> Result<(usize, Vec<Told>, usi
                 let loss =
                     if control { naive_hold(&proxy, &name).await? } else { hold(&client, &name).await? };
                 // The blackhole is to come at any moment of the renewal's period.
-                tokio::time::sleep(Duration::from_millis(random.below(3_000))).await;
+                tokio::time::sleep(Duration::from_millis(random.below(10_000))).await;
                 proxy.blackhole(Scope::Both);
                 let asked = Instant::now();
                 let ttl_ms: i64 = redis::cmd("PTTL").arg(&name).query_async(&mut raw).await?;

@@ -1,15 +1,16 @@
 //! Bar 4: the server forgets its locks (`FLUSHALL`, an empty restart, the promotion of a replica that lagged). Every holder is told
 //! within a third of its lease and 500 ms, and fencing tokens go on above the old ones. The control is a holder that only its renewal
-//! tells, with a long lease and no news of changes, and a token that is counted from what is stored.
+//! tells, with a long lease, and a token that is counted from what is stored.
 
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use redis::aio::MultiplexedConnection;
 use redlatch::{Client, FencedGuard};
 use redlatch_testkit::server::RedisServer;
 use redlatch_testkit::topology::MasterReplica;
 
-use crate::common::{Random, Result, Verdict, late, ms, percentile, raw, runtime};
+use crate::common::{Random, Result, Verdict, late, ms, percentile, raw, raw_async, runtime};
 
 const RUNS: usize = 34;
 const CONTROL_RUNS: usize = 5;
@@ -101,8 +102,7 @@ pub(crate) fn run(control: bool) -> Result<Verdict> {
     let mut counter = "tokens of the server".to_owned();
     let mut counter_restarted = false;
     if control {
-        let settings = RedisServer::builder().acl("default on nopass ~* &* +@all -client|tracking");
-        let rig = Flush(settings.start()?);
+        let rig = Flush(RedisServer::start()?);
         let mut raw = raw(&rig.url())?;
         let before: i64 = redis::cmd("INCRBY").arg("naive-token").arg(7).query(&mut raw)?;
         runtime.block_on(repeat(&rig, CONTROL_RUNS, CONTROL_LEASE, Duration::from_secs(2), &mut seen))?;
@@ -128,7 +128,20 @@ pub(crate) fn run(control: bool) -> Result<Verdict> {
     Ok(Verdict::new(in_time == seen.holds && seen.tokens_low == 0 && !counter_restarted, figure))
 }
 
+/// A holder that asks the server when its renewal is due, and at no other time.
+async fn next_renewal_fails(mut connection: MultiplexedConnection, key: &str, lease: Duration) {
+    loop {
+        tokio::time::sleep(lease / 3).await;
+        let mut renewal = redis::cmd("PEXPIRE");
+        renewal.arg(key).arg(60_000);
+        if let Ok(0) = renewal.query_async::<i64>(&mut connection).await {
+            return;
+        }
+    }
+}
+
 async fn repeat(rig: &dyn Rig, runs: usize, lease: Duration, wait: Duration, seen: &mut Seen) -> Result<()> {
+    let is_naive = lease == CONTROL_LEASE;
     let client = Client::builder().url(rig.url()).watchdog_lease(lease).connect().await?;
     let mut random = Random::new(4);
     for _ in 0..runs {
@@ -141,16 +154,18 @@ async fn repeat(rig: &dyn Rig, runs: usize, lease: Duration, wait: Duration, see
         // The loss is to come at any moment of the renewal's period.
         tokio::time::sleep(Duration::from_millis(random.below(1_000))).await;
         // The news may come before the one who brings the loss about is done with it, so it is waited for by a task.
-        let waiting: Vec<_> = guards
-            .iter()
-            .map(|guard| {
-                let lost = guard.lost();
-                tokio::spawn(async move {
-                    lost.await;
-                    Instant::now()
-                })
-            })
-            .collect();
+        let mut waiting = Vec::new();
+        for guard in &guards {
+            let (lost, naive) = (guard.lost(), is_naive.then_some(raw_async(&rig.url()).await?));
+            let key = guard.name().to_string();
+            waiting.push(tokio::spawn(async move {
+                match naive {
+                    Some(connection) => next_renewal_fails(connection, &key, lease).await,
+                    None => drop(lost.await),
+                }
+                Instant::now()
+            }));
+        }
         tokio::task::block_in_place(|| rig.lose())?;
         let since = Instant::now();
         for (guard, told) in guards
@@ -158,8 +173,10 @@ async fn repeat(rig: &dyn Rig, runs: usize, lease: Duration, wait: Duration, see
             .zip(join_all(waiting.into_iter().map(|told| tokio::time::timeout(wait, told))).await)
         {
             seen.holds += 1;
-            let at = told.map_or_else(|_| Instant::now(), |told| told.unwrap_or_else(|_| Instant::now()));
-            seen.told.push(late(since, at));
+            seen.told.push(match told {
+                Ok(at) => late(since, at?),
+                Err(_) => NEVER,
+            });
             let name = guard.name().to_string();
             if !tokio::task::block_in_place(|| rig.is_gone(&name))? {
                 return Err(format!("the server still has {name}: nothing was lost").into());

@@ -69,11 +69,12 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// JSON escapes control characters already; this adds the invisible ones, which may only stand inside strings.
+/// JSON escapes control characters below the space already; this adds `DEL`, those beyond ASCII and the invisible ones, which may only stand
+/// inside strings.
 pub(crate) fn json(document: &str) -> String {
     let mut safe = String::with_capacity(document.len());
     for c in document.chars() {
-        if !c.is_ascii() && (acts_on_terminal(c) || TAGS.contains(&(c as u32))) {
+        if (!c.is_ascii() || c == '\u{7f}') && (acts_on_terminal(c) || TAGS.contains(&(c as u32))) {
             let mut units = [0u16; 2];
             for unit in c.encode_utf16(&mut units) {
                 safe.push_str(&format!("\\u{unit:04x}"));
@@ -121,10 +122,13 @@ mod tests {
 
     #[test]
     fn json_stays_json() {
-        let document = serde_json::to_string(&["a\u{1b}\u{202e}\u{e0041}ä"]).unwrap();
+        let document = serde_json::to_string(&["a\u{1b}\u{7f}\u{9b}\u{202e}\u{e0041}ä"]).unwrap();
         let safe = json(&document);
         assert!(!safe.chars().any(acts_on_terminal), "{safe}");
-        assert_eq!(serde_json::from_str::<Vec<String>>(&safe).unwrap(), ["a\u{1b}\u{202e}\u{e0041}ä"]);
+        assert_eq!(
+            serde_json::from_str::<Vec<String>>(&safe).unwrap(),
+            ["a\u{1b}\u{7f}\u{9b}\u{202e}\u{e0041}ä"]
+        );
     }
 
     #[test]

@@ -72,6 +72,7 @@ fn doctor_names_the_rule_that_is_missing() {
         ("-rpush", "fair", "fair: the account lacks +rpush"),
         ("-decr", "latch", "latch: the account lacks +decr"),
         ("-subscribe", "lock", "lock: the account lacks +subscribe"),
+        ("-unsubscribe", "lock", "lock: the account lacks +unsubscribe"),
         ("-publish", "lock", "lock: the account lacks +publish"),
         ("-evalsha", "lock", "lock: the account lacks +evalsha"),
         (

@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use redis::Cmd;
+use redis::{Cmd, aio::PubSub};
 
 use super::{failure::Failure, hub::Hub, link::Link, node::Node, sharded_hub::Ways, sharded_link::Way};
 use crate::{
@@ -214,7 +214,7 @@ impl Node {
         let mut findings = Vec::with_capacity(kinds.len());
         for kind in kinds {
             let rights = Rights::of(&[kind], &prefix).functions(functions).cluster(messages.in_cluster);
-            let missing = missing(&trial, &messages, &rights).await?;
+            let missing = missing(&self, &trial, &messages, &rights).await?;
             findings.push(if missing.is_empty() {
                 Finding::new(Severity::Good, "rights", format!("{kind}: the account has every right"))
             } else {
@@ -225,10 +225,27 @@ impl Node {
         }
         Ok(findings)
     }
+
+    /// Whether the account may leave a channel. It is answered by a message, so it is tried on a connection for those, which listens to nothing.
+    async fn may_unsubscribe(&self, channel: &[u8]) -> bool {
+        let dial = self.dial();
+        let connected = dial.bounded(|| async {
+            let stream = dial.stream().await?;
+            let mut talk = PubSub::new(&dial.login(), stream).await.map_err(|error| dial.refused(&error))?;
+            Ok(talk.unsubscribe(channel).await)
+        });
+        // A connection that fails says nothing of rights.
+        !matches!(connected.await, Ok(Err(error)) if error.code() == Some("NOPERM"))
+    }
 }
 
 /// The rules that the account lacks.
-async fn missing(trial: &Trial, messages: &Messages, rights: &Rights) -> Result<BTreeSet<String>, Fault> {
+async fn missing(
+    node: &Node,
+    trial: &Trial,
+    messages: &Messages,
+    rights: &Rights,
+) -> Result<BTreeSet<String>, Fault> {
     let mut missing = BTreeSet::new();
     let keys = rights.sample_keys();
     let key = keys.first().map(|(_, key)| String::from_utf8_lossy(key).into_owned()).unwrap_or_default();
@@ -259,6 +276,31 @@ async fn missing(trial: &Trial, messages: &Messages, rights: &Rights) -> Result<
                 Way::Plain => "publish",
                 Way::Sharded => "spublish",
             };
+            let unsubscribe = match way {
+                Way::Plain => "unsubscribe",
+                Way::Sharded => "sunsubscribe",
+            };
+            // No form of it changes nothing and is answered like any other command, so only a server that can be asked says it.
+            if trial.asked.is_some()
+                && trial.verdict(&[unsubscribe.as_bytes(), &channel[..]]).await? == Verdict::CommandRefused
+            {
+                missing.insert(format!("+{unsubscribe}"));
+            }
+            let unsubscribe = match way {
+                Way::Plain => "unsubscribe",
+                Way::Sharded => "sunsubscribe",
+            };
+            let may_unsubscribe = match way {
+                _ if trial.asked.is_some() => {
+                    trial.verdict(&[unsubscribe.as_bytes(), &channel[..]]).await? != Verdict::CommandRefused
+                }
+                Way::Plain => node.may_unsubscribe(&channel).await,
+                // Refused where it is used, and then the channel is listened to for longer.
+                Way::Sharded => true,
+            };
+            if !may_unsubscribe {
+                missing.insert(format!("+{unsubscribe}"));
+            }
             match trial.verdict(&[publish.as_bytes(), &channel[..], b"0"]).await? {
                 Verdict::CommandRefused => _ = missing.insert(format!("+{publish}")),
                 Verdict::ChannelRefused => _ = missing.insert(format!("&{pattern}")),

@@ -4,8 +4,8 @@
 //! Every attempt of one acquire uses the same owner, and the script grants an owner at most once however often it
 //! asks. That makes it safe to ask again after an unknown outcome: either the earlier request is found to have been
 //! granted, or this one is (`docs/protocol.md`, acquire). If another process may use the
-//! owner, too, the acquire script grants the owner's first hold only; if it has one, a second request adds one to its count. If the answer to that
-//! is lost, the server may count one too many until the lease ends, and never one too few.
+//! owner, too, the acquire script grants the owner's first hold only. If it has one, that is the answer, and another script (`enter`) adds one to its count. If the
+//! answer to that is lost, the server may count one too many until the lease ends, and never one too few.
 
 use std::{
     pin::pin,
@@ -217,7 +217,8 @@ impl Core {
     pub(super) fn lose_displaced_by(self: &Arc<Self>, lost: DisplacedLeases, lease: &Arc<HeldLease>) {
         for lost in lost {
             self.lose(&lost, LossReason::TakenOver { by: lease.owner.field().to_string() });
-            // The new grant may be over by now, and the server may have granted the displaced hold after it. So what is left of that one is removed.
+            // If the new grant is over by now, the displaced hold may be the later one, and still be on the server. Its holder is told that it is lost, so
+            // it is removed there.
             self.remove_remains(&lost);
         }
         self.recheck_if_unseen_since_interruption(lease);

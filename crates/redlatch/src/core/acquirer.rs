@@ -61,7 +61,7 @@ pub(super) struct Acquirer {
     pub(super) owner_busy: bool,
     /// How often the lock was found busy, for kinds that look again after a pause.
     looks: u32,
-    /// The last item of the last answer.
+    /// The value of the last answer ([`AcquireReply`]), from which some kinds see whether a request has left something.
     value: i64,
     /// When the owner's read hold was to end when it was first seen, by the server's clock.
     read_hold_end_ms: Option<i64>,
@@ -73,7 +73,7 @@ pub(super) struct Acquirer {
     wake: Option<Arc<Notify>>,
 }
 
-/// How a request is sent, for undoing what nobody hears of.
+/// What has to be known of a request to undo it if its answer reaches no task.
 #[derive(Debug, Clone, Copy)]
 struct SendContext {
     /// Another process may hold under the owner, or come to do so meanwhile.

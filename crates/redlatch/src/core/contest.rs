@@ -45,7 +45,7 @@ pub(crate) enum Attempt<T> {
     /// Not yet; perhaps after this time, if that is known.
     Busy(Option<Duration>),
     /// Not yet: others come before it in the server's queue. A message will come. `count_ahead`:
-    /// Redisson's waiters ahead may have changed the time of this one in the queue, so the next request counts them again.
+    /// waiters of Redisson that stand before it may have changed its timeout in the queue, so the next request works that out anew.
     QueuedBehind { count_ahead: bool },
     /// It was ours for no longer than the answer took, and is being given back.
     TooLate,
@@ -125,7 +125,7 @@ impl Core {
         deadline: &WaitDeadline,
         other_processes_first: bool,
     ) -> Result<Option<C::Gain>, Error> {
-        let mut server_wait = ServerWait::until_gone(contender.vanishing_key());
+        let mut server_wait = ServerWait::new(contender.vanishing_key());
         contender.set_notify(|| server_wait.notify());
         let mut trouble = Trouble::default();
         // The bound of one attempt is the caller's deadline. With `Wait::No` the first attempt has none, and those after a failure share the

@@ -220,7 +220,7 @@ impl Lanes {
     ///
     /// # Errors
     ///
-    /// A lease that the server was seen to have after this grant was asked for. The server has no longer what it granted.
+    /// Another owner's lease, if a request that was sent later has shown that the server has that one: what it granted is gone then.
     pub(super) fn install_grant(
         &self,
         lease: &Arc<HeldLease>,

@@ -68,14 +68,29 @@ pub enum Unlocked {
     AlreadyLost(LossReason),
 }
 
-/// What giving back one hold comes to.
+/// What giving back one hold comes to. The block keeps attempts of the same owner out until that is over.
 pub(super) enum ReleaseStep {
     Lost(LossReason),
+    /// The next task of this client has the lease already.
     Passed,
-    OtherGuardsRemain { block: OwnerBlock },
-    Transfer { next: Box<NextTask>, block: OwnerBlock },
-    ReleaseAndGrant { next: Box<NextTask>, block: OwnerBlock },
-    Release { tells_lane: bool, block: OwnerBlock },
+    /// One hold of several: it is counted down.
+    OtherGuardsRemain {
+        block: OwnerBlock,
+    },
+    /// The hold is moved to the next task's owner.
+    Transfer {
+        next: Box<NextTask>,
+        block: OwnerBlock,
+    },
+    /// The hold ends, and the next task, whose kind shares with others, asks at once.
+    ReleaseAndGrant {
+        next: Box<NextTask>,
+        block: OwnerBlock,
+    },
+    Release {
+        tells_lane: bool,
+        block: OwnerBlock,
+    },
 }
 
 impl Core {
@@ -93,8 +108,8 @@ impl Core {
         let outcome = match self.release_locally(lease, lease_term) {
             ReleaseStep::Passed => Ok(Unlocked::Released),
             ReleaseStep::Lost(reason) => Ok(Unlocked::AlreadyLost(reason)),
-            // The plain case: no other guard and no attempt waits for this release, so the caller's own task sends it, which saves the way over the
-            // keeper. Tasks in line may wait for it; if this task is polled no more, the keeper lets them go on.
+            // The plain case: no other guard of the lease and no attempt of its owner waits for this release, so the caller's own task sends it, which
+            // saves the way over the keeper. Other tasks in the lane may wait for it; if this task is polled no more, the keeper lets them go on.
             ReleaseStep::Release { tells_lane, block }
                 if (caller == Caller::PollsToTheEnd || !block.delays_attempts())
                     && (self.release_mode(lease) == ReleaseMode::AllHolds

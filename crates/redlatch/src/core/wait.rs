@@ -132,8 +132,8 @@ enum State {
 }
 
 impl ServerWait {
-    /// One whose wait is over when that key is gone.
-    pub(super) fn until_gone(vanishing_key: Option<Arc<[u8]>>) -> ServerWait {
+    /// A wait for messages, time and the end of that key, if there is one.
+    pub(super) fn new(vanishing_key: Option<Arc<[u8]>>) -> ServerWait {
         ServerWait { vanishing_key, ..ServerWait::default() }
     }
 
@@ -339,7 +339,7 @@ impl Core {
     }
 
     /// Waits in a lane, as [`wait_behind_local_tasks`](Self::wait_behind_local_tasks). The keeper wakes those in line when the server is in trouble, and a shutdown ends their
-    /// wait; so waiting here needs neither a subscription nor a timer.
+    /// wait; so a wait without a limit needs neither a subscription nor a timer.
     pub(super) async fn wait_in_lane<T>(
         &self,
         key: &[u8],

@@ -1,4 +1,4 @@
-//! A counter under a name, with a channel on which its changes are told: what semaphore and latch are made of.
+//! A counter under a name: what semaphores and latches are made of, with a channel on which its changes are told, and rate limiters, without one.
 
 use std::{sync::Arc, time::Duration};
 

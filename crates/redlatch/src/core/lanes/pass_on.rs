@@ -55,7 +55,7 @@ enum Next {
 
 impl Lanes {
     /// The last guard of a lease gives it back. The lease is passed on only if the server was seen to have it since the last interruption: after a failover
-    /// the hold may be missing, and the look that finds that out tells the guard for which it was started, not the next one.
+    /// the hold may be missing, and the look that finds that out reports the loss to the guard that held when it was started, not to the one that has the lease by then.
     pub(crate) fn pass_on(
         &self,
         lease: &Arc<HeldLease>,

@@ -284,8 +284,8 @@ impl HeldLease {
         self.rare.get()?.before.get()
     }
 
-    /// A request that was sent then has shown that the server has the hold. A hold that was given back keeps the moment that it has: by
-    /// these moments it is told from the next hold of the same owner.
+    /// A request that was sent then has shown that the server has the hold. Once it is given back the moment is
+    /// not moved any more, because it tells this hold from the next one of the same owner.
     pub(crate) fn note_seen(&self, sent_at: SentAt) {
         if self.is_held() {
             self.last_seen.again(sent_at);

@@ -3,12 +3,15 @@
 //! The tasks are told in the order in which they began to wait, and their wakers keep panics to themselves. The channel of that kind in the
 //! runtime's library tells them in random order, and a run of the simulation could not be repeated.
 
-use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicBool, AtomicU64, Ordering},
-};
+use std::sync::{Arc, PoisonError};
 
-use crate::panic_safe::Signal;
+use crate::{
+    panic_safe::Signal,
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
 
 struct Shared<T> {
     value: Mutex<T>,

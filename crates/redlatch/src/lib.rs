@@ -26,7 +26,12 @@
 //! [`Lock::try_lock`] looks once, [`Lock::lock`] waits, [`Lock::lock_for`] waits a limited time, [`Lock::acquire`] takes
 //! options. [`blocking`] has the same for code without async.
 
-#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout))]
+// The tests of the modules are for the threads of the standard library.
+#![cfg(not(all(test, redlatch_shuttle)))]
+#![cfg_attr(
+    not(any(test, redlatch_shuttle)),
+    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)
+)]
 
 // The floors; each imports only from those below it (`tests/layers`, which has their order).
 pub mod acl;
@@ -64,6 +69,7 @@ mod owner;
 mod panic_safe;
 pub mod randomness;
 mod replica_ack;
+mod sync;
 
 pub use crate::core::{Wait, release::Unlocked};
 pub use backoff::Backoff;
@@ -99,6 +105,12 @@ pub use permits::{
 pub use redlatch_engine::{Clock, ManualClock, SystemClock};
 pub use replica_ack::{ReplicaAck, Replicas};
 pub use tokio_util::sync::CancellationToken;
+
+/// What several threads do at once, for a program that runs them in every order (`crates/redlatch-threads`).
+#[cfg(redlatch_shuttle)]
+pub mod threads {
+    pub use crate::core::threads::*;
+}
 
 /// The kinds of locks and of sets, as they stand in the types of handles and guards: a [`FairLock`] is a [`Lock<Fair>`](kinds::Fair), and a
 /// [`MultiLock`] a [`LockSet<Multi>`](kinds::LockSet). They are for code that is generic over the kind; other code uses the names of the

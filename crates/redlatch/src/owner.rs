@@ -1,19 +1,13 @@
 //! Who holds a lock: a value, never a thread or a task (decision D4).
 
-use std::{
-    fmt,
-    str::FromStr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering},
-    },
-};
+use std::{fmt, str::FromStr, sync::Arc};
 
 use smallvec::SmallVec;
 
 use crate::{
     error::{Error, ErrorKind},
     fork,
+    sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering},
 };
 
 /// The longest owner text that is read from text, in bytes.

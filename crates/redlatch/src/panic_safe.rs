@@ -6,10 +6,7 @@
 use std::{
     future::{Future, poll_fn},
     pin::{Pin, pin},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     task::{Context, Poll, Wake, Waker},
     time::Duration,
 };
@@ -20,7 +17,10 @@ use tokio::{
     time::{Instant, Sleep},
 };
 
-use crate::catch_panic::catch_panic;
+use crate::{
+    catch_panic::catch_panic,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 /// The waker of a task, until this is dropped.
 struct PanicSafe(Option<Waker>);

@@ -344,6 +344,7 @@ impl Drop for LanePlace {
             Role::AskBeside | Role::Gone => {}
             Role::Leader(request) => self.core.lanes.give_up_lead(&request, false),
             Role::Queued(mut handle) => {
+                // Closed before the mark is looked at: what makes the mark looks whether the task is still there.
                 handle.inbox.close();
                 let request = &handle.request;
                 if handle.is_outcome_unknown()
@@ -351,15 +352,8 @@ impl Drop for LanePlace {
                 {
                     drop(self.core.undo_later(request, owner, RequestFate::MayArriveLater));
                 }
-                // What was handed over this very moment must not be lost with this task.
-                match handle.inbox.try_recv() {
-                    Ok(WaiterMessage::Lease(lease)) if lease.take() => {
-                        self.core.release_in_background(&lease, lease.lease_term());
-                    }
-                    Ok(WaiterMessage::Contend { other_processes_first }) => {
-                        self.core.lanes.give_up_lead(&handle.request, other_processes_first);
-                    }
-                    Ok(WaiterMessage::Lease(_)) | Err(_) => self.core.lanes.waiter_left(&self.keys),
+                if let Some(lease) = self.core.lanes.leave_line(&mut handle) {
+                    self.core.release_in_background(&lease, lease.lease_term());
                 }
             }
         }

@@ -6,7 +6,7 @@
 
 use std::{
     panic::AssertUnwindSafe,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, PoisonError, Weak},
     time::Duration,
 };
 
@@ -14,7 +14,11 @@ use futures_util::FutureExt;
 use tokio::sync::Notify;
 
 use super::{Core, watch::WATCH_REFRESH_MS};
-use crate::{catch_panic::catch_panic, randomness::SeededMap};
+use crate::{
+    catch_panic::catch_panic,
+    randomness::SeededMap,
+    sync::{Mutex, MutexGuard},
+};
 
 /// A waiter that waits no longer than this costs nothing here.
 pub(super) const WATCH_KEY_AFTER: Duration = Duration::from_millis(200);

@@ -4,19 +4,26 @@
 //! what it wants lets the next one ask at once, so nobody sleeps while there is something left. Tasks that want different
 //! amounts have gates of their own: one that wants little must not wait behind one that wants more than there is.
 
-use crate::{randomness::SeededMap, recipes::GateKey};
+#[cfg(redlatch_shuttle)]
+pub(crate) mod threads;
+
 use std::{
     collections::VecDeque,
     future::{Future, poll_fn},
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::{Arc, PoisonError, Weak},
     task::Poll,
     time::Duration,
 };
 
 use super::task_liveness::{LOOKED_FOR_MAX, TaskLiveness};
+use crate::{
+    randomness::SeededMap,
+    recipes::GateKey,
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
 
 /// From how many gates on those that nobody uses are looked for.
 const SWEEP_FROM: usize = 64;

@@ -4,16 +4,15 @@
 //! It sleeps until something is due; taking and releasing a lock does not wake it unless the new lock is due earlier than
 //! anything before.
 
+#[cfg(redlatch_shuttle)]
+pub(crate) mod threads;
+
 use std::{
     cmp::Reverse,
     collections::BinaryHeap,
     future::Future,
     panic::AssertUnwindSafe,
-    sync::{
-        Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-        mpsc,
-    },
+    sync::{Arc, PoisonError, Weak, mpsc},
     time::Duration,
 };
 
@@ -33,6 +32,10 @@ use crate::{
     error::{Error, ErrorKind, LossReason},
     fork,
     panic_safe::{Signal, Timer},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
 };
 
 /// How often stores are asked to look for dead connections while calls are being made.
@@ -250,6 +253,17 @@ impl Shared {
             self.wake();
         }
     }
+
+    /// No call was seen lately: the next one has to wake the keeper. `false` if one has come.
+    fn stop_ticking(&self) -> bool {
+        self.ticking.store(false, Ordering::SeqCst);
+        // A task that called between the last look and this has seen the keeper ticking, and has not woken it.
+        let has_come = self.touched.load(Ordering::SeqCst);
+        if has_come {
+            self.ticking.store(true, Ordering::SeqCst);
+        }
+        !has_come
+    }
 }
 
 /// When a lease next needs attention. Entries whose moment no longer is the lease's own are out of date and skipped.
@@ -359,16 +373,8 @@ async fn run(core: Weak<Core>, shared: Arc<Shared>) {
                     busy_ms = now_ms;
                 }
                 // Some quiet time, and no answer pending: nothing to watch. What is sent from now on wakes us.
-                let mut quiet = now_ms.saturating_sub(busy_ms) >= 2 * TICK_MS;
-                if quiet {
-                    shared.ticking.store(false, Ordering::SeqCst);
-                    // A task that called between the look and the store has seen us ticking and has not woken us.
-                    if shared.touched.load(Ordering::SeqCst) {
-                        shared.ticking.store(true, Ordering::SeqCst);
-                        quiet = false;
-                    }
-                }
-                if !quiet {
+                let quiet = now_ms.saturating_sub(busy_ms) >= 2 * TICK_MS;
+                if !(quiet && shared.stop_ticking()) {
                     until_ms = until_ms.min(now_ms + TICK_MS);
                 }
             }

@@ -3,11 +3,13 @@
 //! A lease comes into being in a lane, and nowhere else; the lane notes it here in the same step. So there is no lease that
 //! nobody watches, whichever way it came: granted, passed on, transferred, handed over, turned from writing, adopted.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+#[cfg(redlatch_shuttle)]
+pub(crate) mod threads;
 
 use tokio::sync::Notify;
 
 use super::lease::HeldLease;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// When the keeper must look next.
 pub(crate) struct KeeperAlarm {

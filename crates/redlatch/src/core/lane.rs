@@ -6,10 +6,10 @@ use std::{
 };
 
 use smallvec::SmallVec;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 
 use super::{Request, keeper_alarm::KeeperAlarm, lease::HeldLease};
-use crate::{catch_panic::catch_panic, owner::Owner, recipes::LanePolicy};
+use crate::{catch_panic::catch_panic, owner::Owner, recipes::LanePolicy, sync::oneshot};
 
 /// How many waiters that rely on this process are woken when a release has handed the lock to none of them.
 const LOCAL_WAKES_MAX: usize = 4;

@@ -9,15 +9,14 @@ mod look;
 pub(super) mod pass_on;
 mod reused_owner;
 mod server_waiters;
+#[cfg(redlatch_shuttle)]
+pub(crate) mod threads;
 mod unpolled;
 
 use std::{
     collections::{HashMap, hash_map::Entry},
     hash::{BuildHasherDefault, Hash, Hasher},
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, PoisonError},
 };
 
 use super::{
@@ -28,7 +27,16 @@ use super::{
     owners::{OwnerClaim, Owners},
     task_liveness::TASK_POLL_DUE_MS,
 };
-use crate::{catch_panic::catch_panic, error::Error, keys::Keys, recipes::LanePolicy};
+use crate::{
+    catch_panic::catch_panic,
+    error::Error,
+    keys::Keys,
+    recipes::LanePolicy,
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 const BUCKETS: usize = 64;
 
@@ -289,6 +297,19 @@ impl Lanes {
         lost.extend(others);
         self.note_waiters(lane);
         Some(lost)
+    }
+
+    /// A task stops waiting in line. Returns what it was handed this very moment, which it has to give back.
+    pub(super) fn leave_line(&self, handle: &mut WaiterHandle) -> Option<Arc<HeldLease>> {
+        handle.inbox.close();
+        match handle.inbox.try_recv() {
+            Ok(WaiterMessage::Lease(lease)) if lease.take() => return Some(lease),
+            Ok(WaiterMessage::Contend { other_processes_first }) => {
+                self.give_up_lead(&handle.request, other_processes_first);
+            }
+            Ok(WaiterMessage::Lease(_)) | Err(_) => self.waiter_left(&handle.request.keys),
+        }
+        None
     }
 
     /// A task that stood in line has left: it waits no longer.

@@ -42,6 +42,8 @@ pub(crate) mod send_once;
 mod shutdown;
 mod start_thread;
 mod task_liveness;
+#[cfg(redlatch_shuttle)]
+pub(crate) mod threads;
 mod undo;
 mod upgrade;
 pub(crate) mod wait;

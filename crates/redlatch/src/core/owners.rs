@@ -12,7 +12,7 @@
 use std::{
     collections::{HashMap, hash_map::Entry},
     hash::BuildHasher,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, PoisonError},
 };
 
 use crate::{
@@ -22,6 +22,7 @@ use crate::{
     panic_safe::{NextChange, Signal},
     randomness::Salted,
     store::Fault,
+    sync::{Mutex, MutexGuard},
 };
 
 const BUCKETS: usize = 16;
@@ -521,6 +522,9 @@ impl Drop for Sent<'_> {
         }
     }
 }
+
+#[cfg(redlatch_shuttle)]
+pub(crate) mod threads;
 
 #[cfg(test)]
 mod tests;

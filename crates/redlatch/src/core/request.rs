@@ -4,7 +4,7 @@ use std::{
     future::{Future, poll_fn},
     ops::Deref,
     pin::Pin,
-    sync::{Arc, atomic::AtomicBool},
+    sync::Arc,
     time::Duration,
 };
 
@@ -15,6 +15,7 @@ use crate::{
     owner::Owner,
     recipes::{LeaseTerm, Recipe},
     replica_ack::{Confirmed, Replication},
+    sync::atomic::AtomicBool,
 };
 
 /// What an acquire asks for.

@@ -8,13 +8,15 @@
 use std::{
     future::{Future, poll_fn},
     pin::Pin,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     task::Context,
 };
 
 use futures_util::task::AtomicWaker;
 
-use crate::catch_panic::catch_panic;
+use crate::{
+    catch_panic::catch_panic,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+};
 
 /// For how long a task may go without being polled before others go first. It is found after twice that time at the latest.
 pub(super) const TASK_POLL_DUE_MS: u64 = 500;

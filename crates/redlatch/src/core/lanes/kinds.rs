@@ -4,10 +4,7 @@
 use std::{
     borrow::Borrow,
     hash::{Hash, Hasher},
-    sync::{
-        Arc, MutexGuard,
-        atomic::{AtomicU8, Ordering},
-    },
+    sync::Arc,
 };
 
 use super::{Bucket, LaneKey, Lanes};
@@ -19,6 +16,10 @@ use crate::{
     error::{Error, ErrorKind},
     keys::{KeyKind, Keys},
     owner::Owner,
+    sync::{
+        MutexGuard,
+        atomic::{AtomicU8, Ordering},
+    },
 };
 
 /// The kinds of which a client has had holds. Most have one kind.

@@ -1,9 +1,13 @@
 //! What others look up in the lanes: the leases of a name, and what tasks wait for.
 
-use std::sync::{Arc, Mutex, PoisonError, atomic::Ordering};
+use std::sync::{Arc, PoisonError};
 
 use super::{Bucket, LaneKey, Lanes};
-use crate::{core::lease::HeldLease, keys::Keys};
+use crate::{
+    core::lease::HeldLease,
+    keys::Keys,
+    sync::{Mutex, atomic::Ordering},
+};
 
 impl Lanes {
     /// The lease that a hold goes on as: it, or the one that it was passed on as since it was last seen on the server.

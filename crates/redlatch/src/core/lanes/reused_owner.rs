@@ -1,12 +1,13 @@
 //! Coming into a lane under an owner that can be used again: it may hold the name already, and another request of it may be under way.
 
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use super::{Bucket, JoinStep, LaneKey, Lanes, kinds};
 use crate::{
     core::{Request, Wait, owners::OwnerClaim},
     error::{Error, ErrorKind},
     owner::Owner,
+    sync::MutexGuard,
 };
 
 impl Lanes {

@@ -1,6 +1,6 @@
 //! When a hold was last seen on the server, and on which one.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// When a request was sent, and to the server of which [incarnation](crate::store::Store::incarnation).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

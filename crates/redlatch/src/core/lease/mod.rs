@@ -10,10 +10,7 @@ mod last_seen;
 mod lengths;
 mod rare;
 
-use std::sync::{
-    Arc, Mutex, OnceLock, PoisonError,
-    atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering},
-};
+use std::sync::{Arc, PoisonError};
 
 use crate::{
     error::LossReason,
@@ -22,6 +19,10 @@ use crate::{
     panic_safe::Signal,
     recipes::{LeaseTerm, Recipe},
     replica_ack::Confirmed,
+    sync::{
+        Mutex, OnceLock,
+        atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering},
+    },
 };
 pub(crate) use detached::HoldToAdopt;
 use last_seen::LastSeen;
@@ -79,7 +80,7 @@ pub(crate) struct HeldLease {
 }
 
 /// Numbers the holds of this process.
-static NEXT_GRANT_ID: AtomicU64 = AtomicU64::new(0);
+static NEXT_GRANT_ID: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
 /// How many guards share the lease, and how many of them want it renewed.
 #[derive(Debug, Clone, Copy, Default)]
@@ -574,6 +575,9 @@ pub(crate) fn keys_and_owners(leases: &[Arc<HeldLease>]) -> Vec<(&Keys, &Owner)>
 pub(crate) fn left_ms(leases: &[Arc<HeldLease>], now_ms: u64) -> Vec<i64> {
     leases.iter().map(|lease| lease.left_ms(now_ms)).collect()
 }
+
+#[cfg(redlatch_shuttle)]
+pub(crate) mod threads;
 
 #[cfg(test)]
 mod tests;

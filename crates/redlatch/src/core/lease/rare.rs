@@ -1,14 +1,20 @@
 //! What few leases have, in one place beside them: most are taken and given back, and a process may hold many.
 
-use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-    atomic::{AtomicBool, AtomicU64, Ordering},
-};
+use std::sync::{Arc, PoisonError};
 
 use tokio::sync::watch;
 
 use super::{HeldLease, detached::HoldToAdopt, lengths::Lengths};
-use crate::{error::LossReason, panic_safe::panic_safe, recipes::LeaseTerm, replica_ack::Confirmed};
+use crate::{
+    error::LossReason,
+    panic_safe::panic_safe,
+    recipes::LeaseTerm,
+    replica_ack::Confirmed,
+    sync::{
+        Mutex, MutexGuard, OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
 
 #[derive(Default)]
 pub(super) struct Rare {

@@ -97,6 +97,7 @@ pub(crate) fn run(round: &Round, dir: &Path) -> Outcome<Verdict> {
         nothing_expires: round.mix == Mix::Slow,
         nothing_vanishes: bed.keeps_data() && !numbers.processes,
         excuses: Vec::new(),
+        counted_late: Vec::new(),
     };
     let mut verdict = judge::judge(&[dir.to_owned()], &expect)?;
     verdict.violations.extend(violations);

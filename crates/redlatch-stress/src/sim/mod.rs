@@ -178,7 +178,7 @@ impl Plan {
         let simulated = Duration::from_secs(sum.runs * self.seconds).as_secs_f64();
         let counts: Vec<String> = sum.counts.iter().map(|(what, count)| format!("{count} {what}")).collect();
         println!(
-            "{} runs of {} s: {} grants, {} holds lost, {} overlaps excused, {}; {seconds:.1} s, {:.0} simulated s in one; violations: {:?}",
+            "{} runs of {} s: {} grants, {} holds lost, {} excused, {}; {seconds:.1} s, {:.0} simulated s in one; violations: {:?}",
             sum.runs,
             self.seconds,
             sum.grants,

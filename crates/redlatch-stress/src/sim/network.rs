@@ -75,6 +75,10 @@ pub(super) struct Network {
     calls: AtomicU64,
     lost: AtomicU64,
     tickets: AtomicU64,
+    /// The longest lease that is renewed.
+    lease: Duration,
+    /// Which names had a hold counted down by a request that was on its way for longer than a lease, and when.
+    counted_late: Mutex<Vec<(String, u64)>>,
     /// Whose calls are told: those with a key in which this occurs.
     told: Option<String>,
 }
@@ -104,6 +108,7 @@ impl Network {
         server: Server,
         weather: Weather,
         response: Duration,
+        lease: Duration,
         told: Option<String>,
         rng: Rng,
     ) -> Arc<Self> {
@@ -121,6 +126,8 @@ impl Network {
             calls: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             tickets: AtomicU64::new(0),
+            lease,
+            counted_late: Mutex::default(),
             told,
         });
         let carrier: Arc<dyn Carrier> = network.clone();
@@ -144,6 +151,19 @@ impl Network {
     pub(super) fn figures(&self) -> (u64, u64, u64) {
         let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
         (read(&self.trace), read(&self.calls), read(&self.lost))
+    }
+
+    pub(super) fn counted_late(&self) -> Vec<(String, u64)> {
+        locked(&self.counted_late).clone()
+    }
+
+    /// What runs now may end the hold that another process has taken under the same owner since.
+    fn note_if_counted_late(&self, call: &Call, sent: Duration) {
+        let now = self.begin.elapsed();
+        if call.script.name().ends_with("release_one") && now - sent > self.lease {
+            let name = String::from_utf8_lossy(&call.keys[0]).into_owned();
+            locked(&self.counted_late).push((name, u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)));
+        }
     }
 
     fn note(&self, what: u64) {
@@ -260,6 +280,7 @@ impl Network {
                 network.tell(process, sent, &call, "never arrives");
                 return;
             }
+            network.note_if_counted_late(&call, sent);
             let outcome = network.server.run(&call);
             network.tell(process, sent, &call, &format!("{outcome:?}"));
             network.calls.fetch_add(1, Ordering::Relaxed);

@@ -32,7 +32,8 @@ pub(super) fn set(scene: &Scene, numbers: &Numbers, rng: &mut Rng) -> bed::Outco
     };
     let weather = Weather { lost, slow, late, slow_endings: 10 * numbers.slow_endings };
     let response = Duration::from_millis(numbers.response_ms);
-    let network = Network::new(server, weather, response, scene.told.clone(), Rng::new(rng.next()));
+    let lease = Duration::from_millis(numbers.lease_ms);
+    let network = Network::new(server, weather, response, lease, scene.told.clone(), Rng::new(rng.next()));
     Ok(Box::new(OneServer { network, lease_ms: numbers.outage_lease_ms(), processes: Vec::new() }))
 }
 
@@ -99,6 +100,10 @@ impl Stage for OneServer {
 
     fn left(&self) -> Vec<Left> {
         self.network.server().left()
+    }
+
+    fn counted_late(&self) -> Vec<(String, u64)> {
+        self.network.counted_late()
     }
 
     fn trace(&self) -> u64 {

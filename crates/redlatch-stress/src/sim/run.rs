@@ -281,6 +281,7 @@ impl World {
             nothing_expires: false,
             nothing_vanishes: !self.stage.may_vanish(),
             excuses: self.excuses(),
+            counted_late: self.stage.counted_late(),
         };
         let logs = Logs::of(files).expect("they were written here");
         if !self.numbers.rests {

@@ -51,6 +51,12 @@ pub(super) trait Stage: Send {
         Vec::new()
     }
 
+    /// Which names had a hold counted down by a request that was on its way for longer than a lease, and when: it may be the hold that another
+    /// process has taken under the same owner since (`docs/dangers.md`, owners that are used again).
+    fn counted_late(&self) -> Vec<(String, u64)> {
+        Vec::new()
+    }
+
     /// Whether what was held may be gone, because servers lost data.
     fn may_vanish(&self) -> bool {
         false

@@ -1,4 +1,4 @@
-//! Releasing: first the renewal stops, then the lease is passed on or the server is told.
+//! Releasing: the lease is passed on to the next task here, which goes on renewing it; or renewal stops, and then the server is told.
 //!
 //! The owner field makes a release harmless to repeat: it removes one owner's field and no other. So a release whose reply was lost is sent
 //! again, until the lease has certainly ended. One that counts an owner's holds down is sent once, and watched after that. Counting down is
@@ -320,7 +320,7 @@ impl Core {
         }
     }
 
-    /// Removes the owner's field. Also answers how many other processes heard the message.
+    /// Ends the last hold of the owner here. Also returns how many connections of others heard the message.
     pub(crate) async fn release_last_hold(
         self: &Arc<Self>,
         lease: &Arc<HeldLease>,

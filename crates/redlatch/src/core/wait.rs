@@ -1,6 +1,7 @@
 //! Waiting: the deadline of a caller, and what wakes a waiter (decision D9).
 //!
-//! Every message is only a hint to look again; every sleep is bounded by the lock's TTL and by the poll interval.
+//! Every message is only a hint to look again. A sleep at the server is bounded by the poll interval, and by the TTL where the server has no queue; a
+//! task in line sleeps until another task of this process tells it.
 
 use std::{
     future::{Future, poll_fn},

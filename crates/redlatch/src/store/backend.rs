@@ -1,4 +1,4 @@
-//! What a store is: two verbs, *run script* and *subscribe*; the other methods have defaults that say when they matter.
+//! What a store is: two verbs, *run script* and *subscribe*; the other methods say when they matter, and all but `describe` have defaults.
 
 use std::{fmt, future::Future, os::fd::OwnedFd, pin::Pin, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! The task that acquires, for one owner: from its first request to a grant or to the end of the wait.
+//! One acquire, for one owner: from its first request to a grant or to the end of the wait.
 
 mod abandoned;
 mod rare;

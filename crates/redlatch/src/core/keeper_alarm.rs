@@ -1,6 +1,6 @@
 //! Tells the keeper when it must next look through the lanes for leases that it has not taken in yet.
 //!
-//! A lease comes into being in a lane, and nowhere else; the lane notes it here in the same step. So there is no lease that
+//! A lease that a guard has is in a lane; the lane takes it in and notes it here in one step. So there is no lease of a guard that
 //! nobody watches, whichever way it came: granted, passed on, transferred, handed over, turned from writing, adopted.
 
 #[cfg(redlatch_shuttle)]

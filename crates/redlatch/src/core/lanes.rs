@@ -1,8 +1,9 @@
 //! Lanes: the order of the tasks of one client that want the same lock (decision D10).
 //!
-//! One task per lane contends at the server; the others queue here. When a guard gives its lease back, the lease is
-//! passed to the next task in line without the server, for a bounded turn; after that it is released for real, so
-//! that other processes get theirs. A lane exists only while a task holds, contends or waits. `lane.rs` is one of them.
+//! One task per lane contends at the server; the others queue here. When a guard gives its lease back, the lease goes to
+//! the next task in line, for a bounded turn: passed on without the server, or moved by it where that task needs something of its own. After
+//! that it is released, so that other processes get theirs. Tasks of fair locks, readers and permits ask beside the lane, because the server
+//! orders or counts them. A lane exists only while a task holds, contends or waits, or a release is on its way. `lane.rs` is one of them.
 
 pub(super) mod kinds;
 mod look;

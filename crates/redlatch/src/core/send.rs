@@ -1,4 +1,5 @@
-//! The one way to the server: a script is sent, its request is numbered and noted, and its reply is read.
+//! The one way of a script to the server: its request is numbered and noted, and its reply is read. What only asks (`query`) has no number;
+//! subscribing and watching go to the store directly.
 
 use std::sync::Arc;
 

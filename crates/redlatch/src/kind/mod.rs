@@ -1,5 +1,5 @@
 //! One description of each kind of lock and permit, for the rights of accounts, `inspect`, `doctor`, the command and the documents. Locking
-//! itself uses [`place`] alone, for the words in keys and channels: how a kind does its work is in its recipe and its scripts.
+//! itself uses [`key_pattern`] alone, for the words in keys and channels: how a kind does its work is in its recipe and its scripts.
 
 pub(crate) mod found;
 pub(crate) mod key_pattern;

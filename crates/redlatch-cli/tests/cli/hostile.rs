@@ -17,10 +17,16 @@ use crate::support::{Place, both, finish};
 const SPACE_KIB: u64 = 1 << 20;
 
 /// What such a server sends: first this, and then this for ever, if it is anything.
+///
+/// A list of the smallest values is not among them: a value takes up to 14 times the bytes that it had on the wire, and what is bounded are bytes.
 const ANSWERS: [(&str, &[u8], &[u8]); 8] = [
     ("a line without an end", b"+", b"xxxxxxxxxxxxxxxx"),
     ("a text of two gigabytes", b"$2000000000\r\n", b"xxxxxxxxxxxxxxxx"),
-    ("a list without an end", b"*2000000000\r\n", b":1\r\n"),
+    (
+        "a list without an end",
+        b"*2000000000\r\n",
+        b"$120\r\nxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\r\n",
+    ),
     ("lists in lists", b"", b"*1\r\n"),
     ("a list that does not come", b"*2000000000\r\n", b""),
     ("a message that does not come", b">2000000000\r\n", b""),

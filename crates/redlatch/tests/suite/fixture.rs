@@ -232,7 +232,7 @@ pub(crate) const NEXT_RENEWAL: Duration = ms(1_500 + 500);
 
 /// How long to wait in vain for what others hold. Of a server that takes longer to answer it is not known whether it is busy, and a busy
 /// machine keeps a server from answering.
-pub(crate) const IN_VAIN: Duration = ms(1_000);
+pub(crate) const IN_VAIN: Duration = ms(3_000);
 
 /// A limit for things that must happen, generous because the machine may be busy.
 pub(crate) const SOON: Duration = Duration::from_secs(30);

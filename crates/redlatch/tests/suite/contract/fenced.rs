@@ -1,6 +1,6 @@
 use redlatch::Lease;
 
-use crate::fixture::{Fixture, ms, soon};
+use crate::fixture::{Fixture, SOON, ms, soon};
 
 pub(crate) async fn every_grant_draws_a_token_and_a_reentry_keeps_it(on: Fixture) {
     let (a, b) = (on.client().await, on.client().await);
@@ -93,7 +93,7 @@ pub(crate) async fn test_token_increase(on: Fixture) {
             0 => lock.lock().await.unwrap(),
             1 => lock.lock_with_lease(ms(20_000)).await.unwrap(),
             2 => lock.try_lock().await.unwrap().expect("a free lock"),
-            3 => lock.lock_for(ms(1_000)).await.unwrap().expect("a free lock"),
+            3 => lock.lock_for(SOON).await.unwrap().expect("a free lock"),
             _ => lock.acquire().lease(Lease::Fixed(ms(20_000))).await.unwrap().expect("a free lock"),
         };
         assert_eq!(lock.token().await.unwrap(), Some(guard.token()));

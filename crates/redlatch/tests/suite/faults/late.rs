@@ -7,7 +7,7 @@ use redlatch_testkit::proxy::{Action, Gate, Match};
 use tokio::sync::oneshot;
 
 use super::{Rig, rig};
-use crate::fixture::{SOON, ms, soon};
+use crate::fixture::{IN_VAIN, SOON, ms, soon};
 
 const HOUR: Lease = Lease::Fixed(Duration::from_secs(3_600));
 
@@ -25,9 +25,19 @@ impl Rig {
         first.unwrap()
     }
 
-    /// The request arrives after all.
-    fn arrives(&self, args: &[Vec<u8>]) {
+    /// The request arrives after all, and leaves this key. Both are one transaction: a look may come at any time.
+    fn arrives(&self, args: &[Vec<u8>], leaves: &str) {
+        self.server.cmd(&["MULTI"]).unwrap();
         self.server.cmd(args).unwrap();
+        self.server.cmd(&["EXISTS", leaves]).unwrap();
+        let redis::Value::Array(replies) = self.server.cmd(&["EXEC"]).unwrap() else {
+            panic!("a transaction")
+        };
+        assert_eq!(
+            replies.last(),
+            Some(&redis::Value::Int(1)),
+            "{leaves}: a request that is late leaves nothing: {replies:?}"
+        );
     }
 
     fn exists(&self, key: &str) -> bool {
@@ -81,8 +91,7 @@ async fn each_request_of_an_acquire_that_was_given_up_is_looked_for() {
         acquiring.abort();
         gate.release();
         until("the grant is given back", || !rig.exists(name)).await;
-        rig.arrives(&first);
-        assert!(rig.exists(name), "{name}: a request that is late is granted what is free");
+        rig.arrives(&first, name);
         until("what came late is given back", || !rig.exists(name)).await;
         rig.proxy.clear_rules();
     }
@@ -99,9 +108,8 @@ async fn a_place_in_a_fair_queue_that_comes_late_is_removed_though_its_owner_was
     guard.owner().to_text();
     assert_eq!(guard.unlock().await.unwrap(), Unlocked::Released);
     let holder = rig.direct.fair_lock("n").lock().await.unwrap();
-    rig.arrives(&first);
     let queue = "redisson_lock_queue:{n}";
-    assert!(rig.exists(queue), "it stands in line");
+    rig.arrives(&first, queue);
     until("the place is given up", || !rig.exists(queue)).await;
     assert_eq!(holder.unlock().await.unwrap(), Unlocked::Released);
 }
@@ -116,14 +124,14 @@ async fn a_request_of_an_owner_that_may_be_used_again_is_looked_for_when_its_acq
         rig.proxy.rule(Match::script().key_contains(name).nth(1), Action::CloseBeforeRequest);
         let has_it = if name == "asked" {
             let (lock, owner) = (rig.client.lock(name), rig.client.owner());
-            let acquire = lock.acquire().owner(&owner).lease(HOUR).wait(Wait::AtMost(ms(2_000)));
+            let acquire = lock.acquire().owner(&owner).lease(HOUR).wait(Wait::AtMost(IN_VAIN));
             soon("an answer", acquire.into_future()).await.unwrap().is_some()
         } else {
             let (tell, told) = oneshot::channel();
             let url = rig.proxy.url();
             std::thread::spawn(move || {
                 let client = blocking::Client::build(Client::builder().url(url)).unwrap();
-                let wait = Wait::AtMost(ms(2_000));
+                let wait = Wait::AtMost(IN_VAIN);
                 let guard = client.lock(name).acquire().lease(HOUR).wait(wait).run().unwrap();
                 // The client stays, with what it has to look for.
                 let is_some = guard.is_some();
@@ -139,8 +147,7 @@ async fn a_request_of_an_owner_that_may_be_used_again_is_looked_for_when_its_acq
         // The look at once is over.
         until("the end of what was under way", || rig.client.stats().background_jobs == 0).await;
         assert_eq!(holder.unlock().await.unwrap(), Unlocked::Released);
-        rig.arrives(&first);
-        assert!(rig.exists(name), "{name}: a request that is late is granted what is free");
+        rig.arrives(&first, name);
         until("what came late is given back", || !rig.exists(name)).await;
     }
 }
@@ -159,8 +166,7 @@ async fn a_request_that_comes_late_is_looked_for_until_a_look_is_answered() {
     }
     // The last of them has been given up by then: 4.15 s after the release it began, for 3 s, and a try may take 2.5 s.
     tokio::time::sleep(ms(11_000)).await;
-    rig.arrives(&first);
-    assert!(rig.exists("n"), "a request that is late is granted what is free");
+    rig.arrives(&first, "n");
     rig.proxy.clear_rules();
     until("what came late is given back", || !rig.exists("n")).await;
 }
@@ -251,8 +257,7 @@ async fn an_entry_that_comes_after_the_end_of_the_write_hold_beside_which_it_was
     until("the write hold is gone", || !rig.exists("n")).await;
     // The look that comes with the end of the write hold is over by then, and the last one is four seconds away.
     tokio::time::sleep(ms(300)).await;
-    rig.arrives(&entry);
-    assert!(rig.exists("n"), "a request that is late is granted what is free");
+    rig.arrives(&entry, "n");
     until("what came late is given back", || !rig.exists("n")).await;
 }
 

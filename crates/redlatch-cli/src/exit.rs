@@ -13,7 +13,7 @@ use crate::escape::text;
 pub(crate) const OK: u8 = 0;
 /// The command line is wrong.
 pub(crate) const USAGE: u8 = 64;
-/// The server or the local engine cannot be reached.
+/// The server or the local engine cannot be reached, or answers what cannot be used.
 pub(crate) const UNAVAILABLE: u8 = 69;
 /// The lock is busy, or the wait ran out.
 pub(crate) const BUSY: u8 = 75;
@@ -104,7 +104,10 @@ fn code_of(kind: ErrorKind) -> u8 {
         // The servers that are there do not give what was asked for.
         | ErrorKind::NotReplicated
         | ErrorKind::Unsupported
-        | ErrorKind::Engine => UNAVAILABLE,
+        | ErrorKind::Engine
+        // What a server answers that it should not is no failure of the command.
+        | ErrorKind::Protocol
+        | ErrorKind::Server => UNAVAILABLE,
         ErrorKind::Auth | ErrorKind::Permission => NO_PERMISSION,
         // What was to be used or changed is not there.
         ErrorKind::NotOwner | ErrorKind::Lost | ErrorKind::NotInitialised => LOST,

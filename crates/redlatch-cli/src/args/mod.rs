@@ -110,10 +110,11 @@ pub(crate) enum Verb {
                             All users of a name use one kind of lock. A name that is taken with --shared or --exclusive once needs one \
                             of them everywhere. All users of permits give the same N. The first run sets the number of permits, and it \
                             stays.\n\n\
-                            Exit codes: the command's own, 128 + the signal that ended it; 69 server unreachable, or too few replicas; \
-                            75 busy (see -E); 77 user, password or a right refused; 78 configuration; 80 lease lost; 124 --max-hold \
-                            reached; 64 usage, and a name that is held as another kind of lock; 125 own failure; 126 not executable; \
-                            127 not found; 130, 143 interrupted while waiting. A signal during the release changes nothing."
+                            Exit codes: the command's own, 128 + the signal that ended it; 69 server unreachable, an answer that \
+                            cannot be used, or too few replicas; 75 busy (see -E); 77 user, password or a right refused; 78 \
+                            configuration; 80 lease lost; 124 --max-hold reached; 64 usage, and a name that is held as another kind of \
+                            lock; 125 own failure; 126 not executable; 127 not found; 130, 143 interrupted while waiting. A signal \
+                            during the release changes nothing."
     )]
     Run(Box<run::RunArgs>),
     /// Take a lock or a permit and leave it held when this command ends, for scripts.

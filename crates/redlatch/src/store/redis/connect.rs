@@ -427,6 +427,7 @@ impl Dial {
 }
 
 mod greeting;
+mod limit;
 mod stream;
 #[cfg(test)]
 mod tests;

@@ -1,9 +1,9 @@
 //! What all sections share: the server, the local engine's directory, connections, and how long to measure.
 
-use std::{fs::Permissions, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
+use std::{fs::Permissions, os::unix::fs::PermissionsExt as _, path::PathBuf, sync::Arc, time::Duration};
 
 use redis::{AsyncConnectionConfig, aio::MultiplexedConnection};
-use redlatch::{Client, ClientBuilder, Lock};
+use redlatch::{Client, ClientBuilder, Lock, observe::Observer};
 use redlatch_testkit::{process::ChildProcess, server::RedisServer};
 use tempfile::TempDir;
 
@@ -56,6 +56,19 @@ impl Bed {
     /// The same with another lease for what is renewed.
     pub(crate) async fn leased_client(&self, url: &str, lease: Duration) -> Outcome<Client> {
         Ok(self.builder(url).watchdog_lease(lease).connect().await?)
+    }
+
+    /// The same with an observer, if there is one.
+    pub(crate) async fn observed_client(
+        &self,
+        url: &str,
+        observer: Option<Arc<dyn Observer>>,
+    ) -> Outcome<Client> {
+        let builder = self.builder(url);
+        Ok(match observer {
+            Some(observer) => builder.observer(observer).connect().await?,
+            None => builder.connect().await?,
+        })
     }
 
     fn builder(&self, url: &str) -> ClientBuilder {

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 /// The sections.
-pub(crate) const NAMES: [&str; 15] = [
+pub(crate) const NAMES: [&str; 16] = [
     "pair",
     "multi",
+    "observed",
     "memory",
     "local",
     "handoff",

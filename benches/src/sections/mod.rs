@@ -11,6 +11,7 @@ mod java;
 mod kinds;
 mod latency;
 mod multi;
+mod observed;
 mod pair;
 mod stores;
 mod told;
@@ -25,6 +26,7 @@ use crate::{
 pub(crate) enum Section {
     Pair(pair::Pair),
     Multi(multi::Multi),
+    Observed(observed::Observed),
     Memory(stores::Memory),
     Local(stores::Local),
     Handoff(handoff::Handoff),
@@ -45,6 +47,7 @@ macro_rules! each {
         match $section {
             Section::Pair($inner) => $do,
             Section::Multi($inner) => $do,
+            Section::Observed($inner) => $do,
             Section::Memory($inner) => $do,
             Section::Local($inner) => $do,
             Section::Handoff($inner) => $do,
@@ -68,6 +71,7 @@ impl Section {
         Ok(match name {
             "pair" => Section::Pair(pair::Pair::open(bed).await?),
             "multi" => Section::Multi(multi::Multi::open(bed).await?),
+            "observed" => Section::Observed(observed::Observed::open(bed).await?),
             "memory" => Section::Memory(stores::Memory::open(bed).await?),
             "local" => Section::Local(stores::Local::open(bed).await?),
             "handoff" => Section::Handoff(handoff::Handoff::open(bed).await?),
@@ -89,6 +93,7 @@ impl Section {
         match self {
             Section::Pair(_) => "pair",
             Section::Multi(_) => "multi",
+            Section::Observed(_) => "observed",
             Section::Memory(_) => "memory",
             Section::Local(_) => "local",
             Section::Handoff(_) => "handoff",

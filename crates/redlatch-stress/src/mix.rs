@@ -118,6 +118,12 @@ pub(crate) struct Numbers {
 const OUTAGE_LEASE_MS_MAX: u64 = 6_000;
 
 impl Numbers {
+    /// The same with so many times the names.
+    pub(crate) fn spread(mut self, times: u64) -> Self {
+        self.names *= times;
+        self
+    }
+
     /// The lease by which simulated outages are measured.
     pub(crate) fn outage_lease_ms(&self) -> u64 {
         if self.rests { self.lease_ms.min(OUTAGE_LEASE_MS_MAX) } else { self.lease_ms }

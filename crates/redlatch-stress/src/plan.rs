@@ -41,6 +41,9 @@ pub(crate) struct Plan {
     /// Tasks of each process, some of which are threads.
     #[arg(long, default_value_t = 14)]
     tasks: usize,
+    /// So many times the names of a mix: fewer tasks want the same one, so there are more grants and fewer collisions.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000))]
+    spread: u64,
     /// How long each round runs, in seconds.
     #[arg(long)]
     round: Option<u64>,
@@ -133,6 +136,7 @@ impl Plan {
                 time: Duration::from_secs(seconds),
                 processes: self.processes,
                 tasks: self.tasks,
+                spread: self.spread,
                 java: self.java,
             };
             let dir = logs.join(format!("{number:03}"));

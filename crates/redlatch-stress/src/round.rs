@@ -36,7 +36,7 @@ struct Process {
 
 /// Runs a round; its logs stay in the folder.
 pub(crate) fn run(round: &Round, dir: &Path) -> Outcome<Verdict> {
-    let numbers = round.mix.numbers();
+    let numbers = round.mix.numbers().spread(round.spread);
     let mut bed = bed::start(round, &numbers, dir)?;
     let log = Log::create(&dir.join("faults.log"))?;
     std::fs::create_dir_all(dir.join("left"))?;
@@ -114,6 +114,7 @@ fn spawn(round: &Round, dir: &Path, bed: &dyn Bed, at: usize, generation: u32) -
         mix: round.mix,
         seed: round.seed.wrapping_mul(31).wrapping_add(at as u64 * 7 + u64::from(generation) * 1_009),
         tasks: round.tasks,
+        spread: round.spread,
         clients: 1,
         engine_dir: None,
         engine_binary: None,

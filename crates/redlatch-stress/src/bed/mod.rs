@@ -53,6 +53,8 @@ pub(crate) struct Round {
     pub(crate) time: Duration,
     pub(crate) processes: usize,
     pub(crate) tasks: usize,
+    /// So many times the names of the mix.
+    pub(crate) spread: u64,
     /// Redisson uses the same names besides.
     pub(crate) java: bool,
 }

@@ -54,6 +54,8 @@ pub(crate) struct Order {
     pub(crate) mix: Mix,
     pub(crate) seed: u64,
     pub(crate) tasks: usize,
+    /// So many times the names of the mix.
+    pub(crate) spread: u64,
     /// How many clients the process has: more than one where nobody else can come to the store.
     pub(crate) clients: usize,
     pub(crate) engine_dir: Option<PathBuf>,
@@ -101,7 +103,7 @@ impl Worker {
 pub(crate) fn run(order: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let order: Order = serde_json::from_slice(&std::fs::read(order)?)?;
     let log = Arc::new(Log::create(&order.log)?);
-    let numbers = order.mix.numbers();
+    let numbers = order.mix.numbers().spread(order.spread);
     let phases = Phases::default();
     let mut runtimes = Vec::new();
     for _ in 0..RUNTIMES {

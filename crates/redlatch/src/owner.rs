@@ -133,19 +133,19 @@ impl Owner {
 
     /// A lease of this process begins. Who is given one of several leases of an owner has the owner of the others: none of them is passed on from
     /// then on, and what ends each is covered.
-    pub(crate) fn begins_to_hold(&self) {
+    pub(crate) fn note_lease_begun(&self) {
         if self.0.holds.fetch_add(1, Ordering::Relaxed) > 0 {
             self.mark_reusable();
         }
     }
 
     /// A lease of this process goes on as another one.
-    pub(crate) fn holds_on(&self) {
+    pub(crate) fn note_lease_replaced(&self) {
         self.0.holds.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A lease of this process is over.
-    pub(crate) fn holds_less(&self) {
+    pub(crate) fn note_lease_over(&self) {
         self.0.holds.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -384,11 +384,11 @@ mod tests {
     #[test]
     fn an_owner_of_several_leases_counts_as_known_outside() {
         let owner = Owner::new("1b671a64-40d5-491e-99b0-da01ff1f3341", 42);
-        owner.begins_to_hold();
-        owner.holds_on();
-        owner.holds_less();
+        owner.note_lease_begun();
+        owner.note_lease_replaced();
+        owner.note_lease_over();
         assert!(!owner.is_reusable(), "its one lease was passed on");
-        owner.begins_to_hold();
+        owner.note_lease_begun();
         assert!(owner.is_reusable());
     }
 

@@ -202,7 +202,7 @@ impl Client {
     /// server that is unreachable or refuses.
     pub async fn load_functions(&self) -> Result<(), Error> {
         self.core.check_open()?;
-        self.core.keeper.keep_looking();
+        self.core.keeper.note_call();
         self.core.store.load_functions().await.map_err(Fault::into_error)
     }
 

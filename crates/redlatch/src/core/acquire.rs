@@ -1,4 +1,4 @@
-//! Acquiring. An acquire that names an owner first claims that owner (`reused_owner.rs`). Then it joins the lane of the name (`lanes.rs`). The task
+//! Acquiring. An acquire that names an owner first claims that owner (`acquire_reusable.rs`). Then it joins the lane of the name (`lanes.rs`). The task
 //! that leads the lane contends at the server (`contest.rs`, and `acquirer.rs` for what one attempt sends).
 //!
 //! Every attempt of one acquire uses the same owner, and the script grants an owner at most once however often it
@@ -18,7 +18,7 @@ use super::{
     lane::{DisplacedLeases, WaiterHandle, WaiterMessage},
     lanes::JoinStep,
     lease::HeldLease,
-    owners::OwnerClaim,
+    owner_claims::OwnerClaim,
     request::GrantPath,
     undo::RequestFate,
     wait::WaitDeadline,
@@ -89,7 +89,7 @@ impl Core {
         deadline: &WaitDeadline,
         claim: Option<&OwnerClaim>,
     ) -> Result<AcquireOutcome, Error> {
-        self.check_kind(request, claim)?;
+        self.check_owner_holds_no_other_kind(request, claim)?;
         // Without a claim nothing was awaited since the deadline was made, so the time of its start is the current time.
         let mut now_ms = if claim.is_none() { deadline.began_ms() } else { self.now_ms() };
         loop {
@@ -117,8 +117,8 @@ impl Core {
                 let place = LanePlace::lead(self, request);
                 return Box::pin(self.lead_to_grant(request, deadline, place, ContestStart::default())).await;
             }
-            JoinStep::AskBeside => {
-                let place = LanePlace::beside(self, &request.keys);
+            JoinStep::AskForItself => {
+                let place = LanePlace::asks_for_itself(self, &request.keys);
                 return Box::pin(self.lead_to_grant(request, deadline, place, ContestStart::default())).await;
             }
             JoinStep::Busy => None,
@@ -128,7 +128,7 @@ impl Core {
             JoinStep::Queue(handle) => {
                 let mut place = LanePlace::queued(self, handle);
                 // The keeper looks at the hold in front of it, but only while it is told that calls are made.
-                self.keeper.keep_looking();
+                self.keeper.note_call();
                 // A task that does not wait is in line only for a release that is on its way.
                 let deadline = &if waits { *deadline } else { self.response_deadline() };
                 match place.wait_until_handed(deadline).await? {
@@ -138,7 +138,7 @@ impl Core {
                         Some(Grant { lease_term: lease.lease_term(), lease, path: GrantPath::Passed })
                     }
                     Some(Handed::OfferExpired) => return Ok(AcquireOutcome::OfferExpired),
-                    Some(Handed::Contend { other_processes_first, outcome_unknown }) => {
+                    Some(Handed::Lead { other_processes_first, outcome_unknown }) => {
                         let place = LanePlace::lead(self, request);
                         // An outage that has outlasted the tolerance ends this wait, unless the owner may have been granted the lock unseen.
                         if request.wait == Wait::Forever && !outcome_unknown {
@@ -230,7 +230,7 @@ pub(super) enum AcquireOutcome {
     Done(Option<Grant>),
     /// An earlier request of the owner is under way; come in again when it is not.
     OwnerBusy,
-    /// The task was handed the lock and not polled in time; come in again.
+    /// The task was handed the lock, and was not polled before the offer or the lease was over; come in again.
     OfferExpired,
 }
 
@@ -249,8 +249,8 @@ pub(super) enum Handed {
     /// The lease itself.
     Lease(Arc<HeldLease>),
     /// The duty to contend; its owner may have been given the lock unseen if it is `outcome_unknown`.
-    Contend { other_processes_first: bool, outcome_unknown: bool },
-    /// It was handed the lease, and did not take it in time: it has to come in again.
+    Lead { other_processes_first: bool, outcome_unknown: bool },
+    /// It was handed the lease, and did not take it before the offer or the lease was over: it has to come in again.
     OfferExpired,
 }
 
@@ -263,7 +263,7 @@ pub(super) struct LanePlace {
 
 enum Role {
     /// Beside the lane, which another task leads.
-    AskBeside,
+    AskForItself,
     /// The lane's leader.
     Leader(Arc<Request>),
     /// In line.
@@ -278,8 +278,8 @@ impl LanePlace {
         LanePlace { core: core.clone(), keys: request.keys.clone(), role }
     }
 
-    pub(super) fn beside(core: &Arc<Core>, keys: &Arc<Keys>) -> LanePlace {
-        LanePlace { core: core.clone(), keys: keys.clone(), role: Role::AskBeside }
+    pub(super) fn asks_for_itself(core: &Arc<Core>, keys: &Arc<Keys>) -> LanePlace {
+        LanePlace { core: core.clone(), keys: keys.clone(), role: Role::AskForItself }
     }
 
     pub(super) fn queued(core: &Arc<Core>, handle: WaiterHandle) -> LanePlace {
@@ -300,13 +300,12 @@ impl LanePlace {
         deadline: &WaitDeadline,
     ) -> Result<Option<Handed>, Error> {
         let Role::Queued(handle) = &mut self.role else { return Ok(None) };
-        let inbox = &mut handle.inbox;
         let core = &self.core;
         // A task that came in line before the client was closed is told through the lane; one that came after sees it here.
         if core.is_closed() {
             return Err(core.closed_error());
         }
-        let Some(handed) = core.wait_in_lane(&self.keys.key, deadline, pin!(inbox)).await? else {
+        let Some(handed) = core.wait_in_lane(&self.keys.key, deadline, pin!(handle.inbox())).await? else {
             return Ok(None);
         };
         let outcome_unknown = handle.is_outcome_unknown();
@@ -329,8 +328,8 @@ impl LanePlace {
                 core.release_in_background(&lease, lease.lease_term());
                 Ok(Some(Handed::OfferExpired))
             }
-            Ok(WaiterMessage::Contend { other_processes_first }) => {
-                Ok(Some(Handed::Contend { other_processes_first, outcome_unknown }))
+            Ok(WaiterMessage::Lead { other_processes_first }) => {
+                Ok(Some(Handed::Lead { other_processes_first, outcome_unknown }))
             }
             // Only `Lanes::close` drops the sender, at shutdown.
             Err(_) => Err(self.core.closed_error()),
@@ -341,18 +340,16 @@ impl LanePlace {
 impl Drop for LanePlace {
     fn drop(&mut self) {
         match std::mem::replace(&mut self.role, Role::Gone) {
-            Role::AskBeside | Role::Gone => {}
+            Role::AskForItself | Role::Gone => {}
             Role::Leader(request) => self.core.lanes.give_up_lead(&request, false),
-            Role::Queued(mut handle) => {
-                // Closed before the mark is looked at: what makes the mark looks whether the task is still there.
-                handle.inbox.close();
-                let request = &handle.request;
-                if handle.is_outcome_unknown()
-                    && let Some(owner) = &request.owner
+            Role::Queued(handle) => {
+                let left = handle.close();
+                if left.is_outcome_unknown
+                    && let Some(owner) = &left.request.owner
                 {
-                    drop(self.core.undo_later(request, owner, RequestFate::MayArriveLater));
+                    drop(self.core.undo_later(&left.request, owner, RequestFate::MayArriveLater));
                 }
-                if let Some(lease) = self.core.lanes.leave_line(&mut handle) {
+                if let Some(lease) = self.core.lanes.leave_line(left) {
                     self.core.release_in_background(&lease, lease.lease_term());
                 }
             }

@@ -1,8 +1,8 @@
 //! One acquire, for one owner: from its first request to a grant or to the end of the wait.
 
 mod abandoned;
+mod local_queue;
 mod rare;
-mod server_line;
 mod shared_kinds;
 
 use std::{sync::Arc, time::Duration};
@@ -11,9 +11,9 @@ use tokio::sync::Notify;
 
 use super::{
     Core, Request, Wait,
+    ask_gate::Availability,
     contest::{Attempt, Contender},
     flight::{AfterDrop, Flight},
-    gate::Availability,
     lease::{HeldLease, SentAt},
     replica_confirm::Unconfirmed,
     undo::RequestFate,
@@ -25,11 +25,11 @@ use crate::{
     error::{Error, ErrorKind},
     jitter,
     owner::Owner,
-    recipes::{AcquireArgs, GateKey, LanePolicy, QUEUED_BEHIND, QUEUED_BEHIND_RECOUNT},
+    recipes::{AcquireArgs, AskGateKey, LanePolicy, QUEUED_BEHIND, QUEUED_BEHIND_RECOUNT},
     scripts::ACQUIRE,
     store::{Call, Confirm, Fault, Reply},
 };
-use server_line::ServerLine;
+use local_queue::LocalQueuePlace;
 use shared_kinds::SharedKindState;
 
 /// What a task knows that has stood in line before it contends.
@@ -67,9 +67,9 @@ pub(super) struct Acquirer {
     read_hold_end_ms: Option<i64>,
     shared_kind: SharedKindState,
     /// The next request has to count those before this owner.
-    count_ahead: bool,
+    count_waiters_ahead: bool,
     /// Fair locks: its place in this process's part of the queue on the server.
-    server_line: ServerLine,
+    local_queue: LocalQueuePlace,
     wake: Option<Arc<Notify>>,
 }
 
@@ -77,7 +77,7 @@ pub(super) struct Acquirer {
 #[derive(Debug, Clone, Copy)]
 struct SendContext {
     /// Another process may hold under the owner, or come to do so meanwhile.
-    may_hold_already: bool,
+    refuse_if_owned: bool,
     queues_at_server: bool,
     sent_at: SentAt,
 }
@@ -93,12 +93,12 @@ impl Contender for Acquirer {
         self.request.recipe.channel(&self.request.keys, &self.owner)
     }
 
-    fn vanishing_key(&self) -> Option<Arc<[u8]>> {
-        self.request.recipe.vanishing_key(&self.request.keys)
+    fn key_to_watch(&self) -> Option<Arc<[u8]>> {
+        self.request.recipe.key_to_watch(&self.request.keys)
     }
 
-    fn gate(&self) -> Option<GateKey> {
-        self.request.recipe.gate(&self.request.keys, &self.owner)
+    fn ask_gate(&self) -> Option<AskGateKey> {
+        self.request.recipe.ask_gate(&self.request.keys, &self.owner)
     }
 
     fn left_for_others(&self) -> Availability {
@@ -113,9 +113,9 @@ impl Contender for Acquirer {
         self.wake = self.queues_at_server().then(notify);
     }
 
-    fn rely_on_local_grant(&mut self) -> bool {
-        matches!(self.server_line, ServerLine::Inside(_))
-            && self.core.lanes.rely_on_local_grant(&self.request.keys, &self.owner)
+    fn expects_local_grant(&mut self) -> bool {
+        matches!(self.local_queue, LocalQueuePlace::Inside(_))
+            && self.core.lanes.expects_local_grant(&self.request.keys, &self.owner)
     }
 
     async fn attempt(&mut self) -> Result<Attempt<Arc<HeldLease>>, Fault> {
@@ -166,8 +166,8 @@ impl Acquirer {
             value: 0,
             read_hold_end_ms: None,
             shared_kind: SharedKindState::new(core, request),
-            count_ahead: true,
-            server_line: ServerLine::Outside,
+            count_waiters_ahead: true,
+            local_queue: LocalQueuePlace::Outside,
             wake: None,
         }
     }
@@ -191,11 +191,11 @@ impl Acquirer {
         // For an upgrade only: whether a release of this owner was under way when the request was sent.
         let own_release_was_under_way = self.own_release_under_way();
         let sent_at = core.sent_at(&request.keys);
-        let may_hold_already =
+        let refuse_if_owned =
             owner.is_multi_process() || core.own_write_lease(&request.keys, owner).is_some();
-        let mut call = request.acquire_call(owner, self.count_ahead, may_hold_already, core);
+        let mut call = request.acquire_call(owner, self.count_waiters_ahead, refuse_if_owned, core);
         call.sending = sending;
-        let context = SendContext { may_hold_already, queues_at_server: self.queues_at_server(), sent_at };
+        let context = SendContext { refuse_if_owned, queues_at_server: self.queues_at_server(), sent_at };
         let (outcome, confirm) = self.send(call, context).await;
         self.has_asked = true;
         if let Err(fault) = &outcome
@@ -215,9 +215,9 @@ impl Acquirer {
         self.value = reply.value;
         match (reply.count, reply.value) {
             (UPGRADE_REFUSED, _) => self.upgrade(own_release_was_under_way).await,
-            (0, QUEUED_BEHIND) => Ok(Attempt::QueuedBehind { count_ahead: false }),
-            (0, QUEUED_BEHIND_RECOUNT) => Ok(Attempt::QueuedBehind { count_ahead: true }),
-            // `ALREADY_OWNED` does not come here: `send_acquire_acked_or_held_already` takes it.
+            (0, QUEUED_BEHIND) => Ok(Attempt::QueuedBehind { count_waiters_ahead: false }),
+            (0, QUEUED_BEHIND_RECOUNT) => Ok(Attempt::QueuedBehind { count_waiters_ahead: true }),
+            // `ALREADY_OWNED` does not come here: `send_rare_acquire` takes it.
             (0, ttl_ms) => Ok(busy(ttl_ms)),
             (count @ ..0, _) => Err(Fault::Server(refusal(count))),
             _ => {
@@ -234,10 +234,10 @@ impl Acquirer {
     /// Sends the request. If its task goes before the answer has come, the keeper waits for that and undoes the grant (`abandoned.rs`).
     async fn send(&self, call: Call, context: SendContext) -> (Result<Reply, Fault>, Option<Confirm>) {
         let (core, request, owner) = (&self.core, &self.request, &self.owner);
-        if request.ack.is_some() || context.may_hold_already {
-            return core.send_acquire_acked_or_held_already(request, owner, call, context).await;
+        if request.ack.is_some() || context.refuse_if_owned {
+            return core.send_rare_acquire(request, owner, call, context).await;
         }
-        core.keeper.keep_looking();
+        core.keeper.note_call();
         let sending = call.sending.clone();
         let flight = Flight::new(core, core.run(call), || {
             Some(match sending {
@@ -293,7 +293,7 @@ impl Acquirer {
     /// all that the owner has. A fair lock may have been handed to this task by another one while the request was on its way: the server repeated
     /// that grant, and the lease that was handed over began later, so it counts if it is still valid.
     async fn too_late(&mut self, sent_at: SentAt) -> Result<Attempt<Arc<HeldLease>>, Fault> {
-        let (_, handed) = self.close_line();
+        let (_, handed) = self.stop_hand_overs();
         if let Some(handed) = handed {
             if handed.is_valid(self.core.now_ms()) {
                 return Ok(Attempt::Won(handed));
@@ -303,7 +303,7 @@ impl Acquirer {
         if self.offer_taken_back {
             return Ok(Attempt::OfferExpired);
         }
-        self.count_ahead = true;
+        self.count_waiters_ahead = true;
         self.core.undo_and_wait(&[&self.request], &self.owner, sent_at).await?;
         Ok(Attempt::TooLate)
     }
@@ -315,7 +315,7 @@ impl Acquirer {
 
     /// Leaves the line with a grant. `false` if the grant is the hold that was taken back from this task (fair locks only).
     pub(super) fn leave_line_with_grant(&mut self) -> bool {
-        if let (_, Some(same)) = self.close_line() {
+        if let (_, Some(same)) = self.stop_hand_overs() {
             self.core.lanes.forget(&same);
         }
         !self.offer_taken_back
@@ -329,7 +329,7 @@ impl Acquirer {
     /// Gives up the place in the queue on the server before the caller is told that time is up, so that nobody waits
     /// behind a process that has ended. Bounded, and finished in the background when it takes longer.
     pub(super) async fn leave_server_queue(&mut self) {
-        if !self.outcome_unknown && self.step_out() && self.may_have_asked() {
+        if !self.outcome_unknown && self.leave_local_queue() && self.may_have_asked() {
             let job = self.core.undo_later(&self.request, &self.owner, RequestFate::AnsweredWithoutGrant);
             let limit = self.core.keeper.sleep(self.core.config.response_timeout);
             tokio::select! {
@@ -344,7 +344,7 @@ impl Acquirer {
 impl Drop for Acquirer {
     fn drop(&mut self) {
         self.leave_concurrent_waiters();
-        let lined_up = self.step_out();
+        let lined_up = self.leave_local_queue();
         if self.granted {
             return;
         }
@@ -377,7 +377,7 @@ impl Request {
     pub(super) fn acquire_call(
         &self,
         owner: &Owner,
-        count_ahead: bool,
+        count_waiters_ahead: bool,
         refuse_if_owned: bool,
         core: &Core,
     ) -> Call {
@@ -385,7 +385,7 @@ impl Request {
             lease_ms: self.lease_term.lease_ms,
             fenced: self.fenced,
             waits: self.wait != Wait::No,
-            count_ahead,
+            count_waiters_ahead,
             refuse_if_owned,
             redisson_wait_ms: core.config.redisson_fair_wait.as_millis() as i64,
             publish: core.store.publish_command(),

@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 use super::{
     Core,
     lease::{HeldLease, HoldToAdopt},
-    owners::{OwnerBlock, OwnerClaim},
+    owner_claims::{OwnerBlock, OwnerClaim},
     release::{RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN, Unlocked},
     undo::LATE_LOOKS_MS,
 };

@@ -17,7 +17,7 @@ use super::{
     flight::{AfterDrop, Flight, OnAbandon},
     lanes::JoinStep,
     lease::{HeldLease, SentAt},
-    owners::{AttemptMode, OwnerBlock, OwnerClaim},
+    owner_claims::{AttemptMode, OwnerBlock, OwnerClaim},
     release::{ReleaseMode, ReleaseStep, Unlocked, expected_holds, release_outcome},
     replica_confirm::Unconfirmed,
     request::{GrantPath, all_noted},
@@ -69,7 +69,7 @@ impl Contender for Group<'_> {
         None
     }
 
-    fn vanishing_key(&self) -> Option<Arc<[u8]>> {
+    fn key_to_watch(&self) -> Option<Arc<[u8]>> {
         None
     }
 
@@ -90,11 +90,11 @@ impl Drop for Group<'_> {
     }
 }
 
-/// A release that was begun: whether it tells_lane the lane, and the block of its owner.
+/// A release that was begun: whether it lane_waits the lane, and the block of its owner.
 struct Ending {
     at: usize,
     lease: Arc<HeldLease>,
-    tells_lane: bool,
+    lane_waits: bool,
     block: OwnerBlock,
 }
 
@@ -149,12 +149,12 @@ impl Core {
                     Err(_) => return Ok(Batch::OneByOne),
                 }
             }
-            if self.check_kind(request, claims.last()).is_err() {
+            if self.check_owner_holds_no_other_kind(request, claims.last()).is_err() {
                 return Ok(Batch::OneByOne);
             }
             match self.lanes.join(request, claims.last(), now_ms)? {
                 JoinStep::Lead => places.push(LanePlace::lead(self, request)),
-                JoinStep::AskBeside => places.push(LanePlace::beside(self, keys)),
+                JoinStep::AskForItself => places.push(LanePlace::asks_for_itself(self, keys)),
                 JoinStep::Busy => return Ok(Batch::Busy(at)),
                 JoinStep::Reenter(_) => return Ok(Batch::OneByOne),
                 JoinStep::OwnerBusy | JoinStep::OwnerBusyNoWait => {
@@ -218,7 +218,7 @@ impl Core {
             .text(owner.field())
             .int(first.lease_term.lease_ms)
             .flag(first.fenced);
-        self.keeper.keep_looking();
+        self.keeper.note_call();
         let (outcome, confirm) = match first.ack {
             None => {
                 let flight = Flight::new(self, self.run(call), || {
@@ -351,8 +351,8 @@ impl Core {
                 && !lease.outcome_unknown.load(Ordering::Relaxed)
                 && !lease.owner.is_multi_process();
             match step {
-                ReleaseStep::Release { tells_lane, block } if simple && block.no_attempt_asks() => {
-                    together.push(Ending { at, lease, tells_lane, block })
+                ReleaseStep::Release { lane_waits, block } if simple && block.no_attempt_asks() => {
+                    together.push(Ending { at, lease, lane_waits, block })
                 }
                 step => {
                     let work = self.clone().finish_release(lease.clone(), step);
@@ -411,20 +411,20 @@ impl Core {
             reply => reply,
         };
         let outcomes = group.into_iter().enumerate().map(async |(nth, ending)| {
-            let Ending { at, lease, tells_lane, block } = ending;
+            let Ending { at, lease, lane_waits, block } = ending;
             let outcome = match &reply {
                 Ok(items) if items[2 * nth + 1] >= 0 => {
                     let outcome =
                         release_outcome(&lease, items[2 * nth + 1] == 1, items[2 * nth + 2], || {
                             self.now_ms()
                         });
-                    self.finish_release_in_lane(&lease, tells_lane, block, Ok(outcome))
+                    self.finish_release_in_lane(&lease, lane_waits, block, Ok(outcome))
                 }
                 Err(fault @ (Fault::NotSent(_) | Fault::Unknown(_))) => {
                     self.clone()
                         .finish_after_first_try(
                             lease.clone(),
-                            tells_lane,
+                            lane_waits,
                             block,
                             ReleaseMode::AllHolds,
                             Err(fault.clone()),
@@ -434,7 +434,7 @@ impl Core {
                 // What was refused together may be allowed for each.
                 Ok(_) | Err(Fault::Server(_)) => {
                     let outcome = self.release_last_hold(&lease, false, &block).await;
-                    self.finish_release_in_lane(&lease, tells_lane, block, outcome)
+                    self.finish_release_in_lane(&lease, lane_waits, block, outcome)
                 }
             };
             (at, self.with_loss_reason(&lease, outcome).await)

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::{
     Core, Wait,
-    gate::{Availability, GatePass},
+    ask_gate::{Availability, RightToAsk},
     task_liveness::{TASK_POLL_DUE_MS, TaskLiveness},
     wait::{ServerWait, WaitDeadline},
 };
@@ -22,7 +22,7 @@ use crate::{
     config::POLL_INTERVAL_MAX,
     error::{Error, ErrorKind},
     jitter::jittered,
-    recipes::GateKey,
+    recipes::AskGateKey,
     store::Fault,
 };
 
@@ -44,9 +44,9 @@ pub(crate) enum Attempt<T> {
     Won(T),
     /// Not yet; perhaps after this time, if that is known.
     Busy(Option<Duration>),
-    /// Not yet: others come before it in the server's queue. A message will come. `count_ahead`:
+    /// Not yet: others come before it in the server's queue. A message will come. `count_waiters_ahead`:
     /// waiters of Redisson that stand before it may have changed its timeout in the queue, so the next request works that out anew.
-    QueuedBehind { count_ahead: bool },
+    QueuedBehind { count_waiters_ahead: bool },
     /// It was ours for no longer than the answer took, and is being given back.
     TooLate,
     /// It was ours and has gone on to others, because the task was not polled. It has to come in again.
@@ -68,11 +68,11 @@ pub(crate) trait Contender: Send {
 
     /// The key whose end means that asking again is worth it, though no message tells of it: its expiry or deletion. `None` where the end of the
     /// key gives a waiter nothing.
-    fn vanishing_key(&self) -> Option<Arc<[u8]>>;
+    fn key_to_watch(&self) -> Option<Arc<[u8]>>;
 
     /// The gate at which the tasks of this process that wait for the same ask one after the other; `None` when each asks for itself, as for locks, which have
     /// lanes instead.
-    fn gate(&self) -> Option<GateKey> {
+    fn ask_gate(&self) -> Option<AskGateKey> {
         None
     }
 
@@ -86,7 +86,7 @@ pub(crate) trait Contender: Send {
 
     /// After an attempt in vain: whether a task of this process is about to hand over, or will wake this one when it does not.
     /// Then there is no need yet to hear messages.
-    fn rely_on_local_grant(&mut self) -> bool {
+    fn expects_local_grant(&mut self) -> bool {
         false
     }
 
@@ -109,7 +109,7 @@ impl Core {
         deadline: &WaitDeadline,
         other_processes_first: bool,
     ) -> Result<Option<C::Gain>, Error> {
-        let gate = contender.gate().map(|key| Gated { key, liveness: Arc::default() });
+        let gate = contender.ask_gate().map(|key| Gated { key, liveness: Arc::default() });
         let work = pin!(self.contest_at(gate.as_ref(), contender, wait, deadline, other_processes_first));
         match &gate {
             Some(gate) => gate.liveness.run_noting_polls(work).await,
@@ -125,13 +125,13 @@ impl Core {
         deadline: &WaitDeadline,
         other_processes_first: bool,
     ) -> Result<Option<C::Gain>, Error> {
-        let mut server_wait = ServerWait::new(contender.vanishing_key());
+        let mut server_wait = ServerWait::new(contender.key_to_watch());
         contender.set_notify(|| server_wait.notify());
         let mut trouble = Trouble::default();
         // The bound of one attempt is the caller's deadline. With `Wait::No` the first attempt has none, and those after a failure share the
         // response timeout.
         let mut limit = *deadline;
-        let (mut gate_pass, mut first_refusal) = (None, true);
+        let (mut right_to_ask, mut is_first_busy) = (None, true);
         let mut last = LastOutcome::Nothing;
         if other_processes_first {
             if let Some(channel) = contender.channel() {
@@ -144,8 +144,8 @@ impl Core {
             && self.gates.is_taken(&gate.key)
         {
             // Others of this process wait already; asking before them would be in vain, or unfair.
-            gate_pass = self.wait_to_ask(contender, gate, &mut server_wait, deadline).await?;
-            if gate_pass.is_none() {
+            right_to_ask = self.wait_to_ask(contender, gate, &mut server_wait, deadline).await?;
+            if right_to_ask.is_none() {
                 return self.busy_or_outage(contender.key(), deadline).await;
             }
         }
@@ -153,9 +153,9 @@ impl Core {
             if self.is_closed() {
                 return Err(self.closed_error());
             }
-            let sent_ms = gate_pass.as_ref().map(|gate_pass| {
+            let sent_ms = right_to_ask.as_ref().map(|right_to_ask| {
                 let now_ms = self.now_ms();
-                gate_pass.note_asking(now_ms);
+                right_to_ask.note_asking(now_ms);
                 now_ms
             });
             let takeovers = self.store.takeovers();
@@ -182,8 +182,8 @@ impl Core {
             }
             match outcome {
                 Ok(Attempt::Won(prize)) => {
-                    if let (Some(gate_pass), Some(sent_ms)) = (&gate_pass, sent_ms) {
-                        gate_pass.note(sent_ms, contender.left_for_others());
+                    if let (Some(right_to_ask), Some(sent_ms)) = (&right_to_ask, sent_ms) {
+                        right_to_ask.note(sent_ms, contender.left_for_others());
                     }
                     return Ok(Some(prize));
                 }
@@ -192,28 +192,28 @@ impl Core {
                     if wait == Wait::No || deadline.is_over(self) {
                         return self.busy_or_outage(contender.key(), deadline).await;
                     }
-                    if gate_pass.is_none()
+                    if right_to_ask.is_none()
                         && let Some(gate) = gate
                     {
-                        gate_pass = self.wait_to_ask(contender, gate, &mut server_wait, deadline).await?;
-                        if gate_pass.is_none() {
+                        right_to_ask = self.wait_to_ask(contender, gate, &mut server_wait, deadline).await?;
+                        if right_to_ask.is_none() {
                             return self.busy_or_outage(contender.key(), deadline).await;
                         }
                         continue;
                     }
                     // A message that is missed here does no harm, because the lock is asked for again after the subscription.
-                    if std::mem::take(&mut first_refusal)
-                        && contender.rely_on_local_grant()
+                    if std::mem::take(&mut is_first_busy)
+                        && contender.expects_local_grant()
                         && server_wait.await_expected_grant(self, EXPECTED_GRANT_WAIT, deadline).await?
                     {
                         continue;
                     }
                     let hint = if let Attempt::Busy(hint) = busy { hint } else { None };
-                    if let (Some(gate_pass), Some(sent_ms)) = (&gate_pass, sent_ms) {
-                        gate_pass.note(sent_ms, Availability::Nothing { again_after: hint });
+                    if let (Some(right_to_ask), Some(sent_ms)) = (&right_to_ask, sent_ms) {
+                        right_to_ask.note(sent_ms, Availability::Nothing { again_after: hint });
                     }
                     match contender.channel().map(|channel| server_wait.subscribe(self, channel)) {
-                        // Between the refusal and the confirmation a release may have passed by unheard, so look again then.
+                        // Between the busy answer and the confirmation of the subscription a release may have passed by unheard, so look again then.
                         Some(true) => server_wait.wait_for_confirmation(self, deadline).await?,
                         Some(false) if matches!(busy, Attempt::QueuedBehind { .. }) => {
                             server_wait.wait_queued_behind(self, deadline).await?;
@@ -232,7 +232,7 @@ impl Core {
                 }
                 Err(fault) => {
                     // In trouble each asks for itself, so that each learns of it in its own time.
-                    gate_pass = None;
+                    right_to_ask = None;
                     let unknown = fault.is_unknown();
                     if unknown {
                         contender.mark_outcome_unknown();
@@ -270,28 +270,28 @@ impl Core {
         gate: &Gated,
         server_wait: &mut ServerWait,
         deadline: &WaitDeadline,
-    ) -> Result<Option<GatePass>, Error> {
+    ) -> Result<Option<RightToAsk>, Error> {
         // Subscribed before queueing, so that the subscription outlasts each who asks, and messages are heard while queueing.
         if let Some(channel) = contender.channel() {
             server_wait.subscribe(self, channel);
         }
-        let gate_pass = self.gates.pass(gate.key.clone(), gate.liveness.clone());
+        let right_to_ask = self.gates.pass(gate.key.clone(), gate.liveness.clone());
         // It stands in the line first, and the keeper is asked to look second, so the look finds it.
         self.keeper.keeper_alarm().look_at_lanes_by(self.now_ms() + TASK_POLL_DUE_MS);
-        let Some(gate_pass) = server_wait
-            .wait_behind_local_tasks_subscribed(self, contender.key(), gate_pass, deadline)
+        let Some(right_to_ask) = server_wait
+            .wait_behind_local_tasks_subscribed(self, contender.key(), right_to_ask, deadline)
             .await?
         else {
             return Ok(None);
         };
         let hears_since_ms = server_wait.hears_since_ms();
         let rest = hears_since_ms.map_or(Availability::MayBeEnough, |hears_since_ms| {
-            gate_pass.left_for_others(hears_since_ms, self.now_ms())
+            right_to_ask.left_for_others(hears_since_ms, self.now_ms())
         });
         if let Availability::Nothing { again_after } = rest {
             server_wait.wait_for_change(self, again_after, deadline).await?;
         }
-        Ok(Some(gate_pass))
+        Ok(Some(right_to_ask))
     }
 }
 
@@ -316,7 +316,7 @@ impl Core {
 
 /// The gate at which a contender waits to ask, and the liveness by which those behind it pass a task that is not polled.
 struct Gated {
-    key: GateKey,
+    key: AskGateKey,
     liveness: Arc<TaskLiveness>,
 }
 

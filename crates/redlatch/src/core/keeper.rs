@@ -24,7 +24,7 @@ use tokio::{
 
 use super::{
     Core, keeper_alarm::KeeperAlarm, lease::HeldLease, start_thread, task_liveness::TASK_POLL_DUE_MS,
-    watch::WATCH_SOON_MS,
+    watch_holds::WATCH_SOON_MS,
 };
 use crate::{
     call_hook::CallHook,
@@ -187,15 +187,15 @@ impl Keeper {
     }
 
     /// A call is being made: from now on, and while calls are made, the keeper looks whether connections still answer, and at what tasks wait behind.
-    pub(crate) fn keep_looking(&self) {
-        self.shared.keep_looking();
+    pub(crate) fn note_call(&self) {
+        self.shared.note_call();
     }
 
     /// What a connection calls when it has counted a request: as long as that has no answer, the connection is watched. An announcement
     /// alone would not do, because the task may stand still between that and the sending, for longer than the keeper waits.
     pub(crate) fn call_hook(&self) -> CallHook {
         let shared = self.shared.clone();
-        CallHook::new(move || shared.keep_looking())
+        CallHook::new(move || shared.note_call())
     }
 
     /// Where lanes note the leases that come into being.
@@ -244,7 +244,7 @@ impl Shared {
         self.keeper_alarm.wake();
     }
 
-    fn keep_looking(&self) {
+    fn note_call(&self) {
         // Looking first keeps the line shared between threads; writing each time would pass it to and fro.
         if !self.touched.load(Ordering::SeqCst) {
             self.touched.store(true, Ordering::SeqCst);
@@ -321,7 +321,7 @@ impl Agenda {
 
     fn schedule(&mut self, at: usize, lease: &HeldLease) {
         let mut when_ms = lease.deadline_ms();
-        if lease.was_seen_gone() {
+        if lease.was_seen_over() {
             // What found that tells its end; there is nothing else to do about it.
             lease.schedule.agenda_due_ms.store(when_ms, Ordering::Relaxed);
             self.events.push(Reverse((when_ms, at)));

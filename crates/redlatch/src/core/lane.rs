@@ -19,7 +19,7 @@ pub(crate) enum WaiterMessage {
     /// The lease itself.
     Lease(Arc<HeldLease>),
     /// The duty to contend at the server; `other_processes_first` when other processes should get their turn first.
-    Contend { other_processes_first: bool },
+    Lead { other_processes_first: bool },
 }
 
 /// A task in line, as its lane knows it: the sending end.
@@ -27,7 +27,7 @@ pub(crate) struct WaiterEntry {
     pub(crate) tell: oneshot::Sender<WaiterMessage>,
     pub(crate) owner: Option<Owner>,
     pub(crate) request: Arc<Request>,
-    /// Also wakes the task if it sleeps at the server (`wait.rs`): fair locks.
+    /// Also wakes the task if it contends and sleeps (`wait.rs`): fair locks.
     pub(crate) wake: Option<Arc<Notify>>,
     /// The server is known to have it in its queue, too. Such entries stand before all others of the lane.
     pub(super) is_in_server_queue: bool,
@@ -60,13 +60,13 @@ impl WaiterEntry {
     /// the same owner, or removes the hold when it gives up.
     pub(crate) fn note_outcome_unknown(&self) -> bool {
         self.request.outcome_unknown.store(true, Ordering::SeqCst);
-        // A task that goes closes its end first, and looks at the flag then.
+        // A task that goes closes its inbox first, and looks at the flag then: `WaiterHandle::close`.
         self.owner.is_some() && !self.tell.is_closed()
     }
 
     /// Hands over a lease that was [offered](HeldLease::offer); it comes back if the task is gone.
     pub(crate) fn hand(self, lease: Arc<HeldLease>) -> Result<(), Arc<HeldLease>> {
-        // A waker that panics does so when the lease has been sent.
+        // If the waker panics, the lease was sent before that.
         if let Some(Err(WaiterMessage::Lease(lease))) =
             catch_panic(|| self.tell.send(WaiterMessage::Lease(lease)))
         {
@@ -97,15 +97,41 @@ impl Wakes {
 
 /// What a task in line has itself: the receiving end.
 pub(crate) struct WaiterHandle {
-    pub(crate) inbox: oneshot::Receiver<WaiterMessage>,
+    inbox: oneshot::Receiver<WaiterMessage>,
     pub(crate) request: Arc<Request>,
 }
 
 impl WaiterHandle {
+    /// Resolves when the task is told something.
+    pub(crate) fn inbox(&mut self) -> &mut oneshot::Receiver<WaiterMessage> {
+        &mut self.inbox
+    }
+
+    /// What the task was told, if anything.
+    pub(crate) fn told(&mut self) -> Option<WaiterMessage> {
+        self.inbox.try_recv().ok()
+    }
+
     /// Whether the task's owner may have been given the lock unseen.
     pub(crate) fn is_outcome_unknown(&self) -> bool {
         self.request.outcome_unknown.load(Ordering::SeqCst)
     }
+
+    /// The task is told nothing more. Closed before anything is looked at: whatever finds the inbox open relies on this to find what it left.
+    pub(crate) fn close(mut self) -> ClosedInbox {
+        self.inbox.close();
+        let (told, is_outcome_unknown) = (self.told(), self.is_outcome_unknown());
+        ClosedInbox { told, is_outcome_unknown, request: self.request }
+    }
+}
+
+/// What is left of a task's place in line.
+#[must_use = "what the task was told at the last moment would be lost"]
+pub(crate) struct ClosedInbox {
+    pub(crate) told: Option<WaiterMessage>,
+    /// The task's owner may have been given the lock unseen.
+    pub(crate) is_outcome_unknown: bool,
+    pub(crate) request: Arc<Request>,
 }
 
 /// What is done at the server for the tasks in line.
@@ -127,12 +153,12 @@ pub(super) struct Lane {
     pub(super) state: LaneState,
     pub(super) local_turn: LocalTurn,
     /// Boxed, because most lanes are a lease and nothing else, and there are many of them.
-    extras: Option<Box<LaneExtras>>,
+    rare: Option<Box<RareLaneState>>,
 }
 
 /// What a lane has beside one lease.
 #[derive(Default)]
-pub(super) struct LaneExtras {
+pub(super) struct RareLaneState {
     /// The leases of the kinds that do not queue in the lane: read holds, permits, and that of a fair lock.
     other_leases: Vec<Arc<HeldLease>>,
     /// Older leases of the same owner that a later grant has replaced and whose guards are not told yet. They take no part in the lane; the
@@ -149,8 +175,8 @@ pub(super) struct LaneExtras {
     gone: usize,
 }
 
-impl LaneExtras {
-    const NONE: &LaneExtras = &LaneExtras {
+impl RareLaneState {
+    const NONE: &RareLaneState = &RareLaneState {
         other_leases: Vec::new(),
         replaced: Vec::new(),
         waiting_at_server: 0,
@@ -171,27 +197,27 @@ impl LaneExtras {
 
 impl Lane {
     pub(super) fn is_idle(&self) -> bool {
-        self.lease.is_none() && !self.is_busy() && self.extras().is_none()
+        self.lease.is_none() && !self.is_busy() && self.rare().is_none()
     }
 
     /// Whether a task that comes now becomes the leader. A replaced lease does not count: no task inherits it.
     pub(super) fn is_free(&self) -> bool {
-        self.lease.is_none() && !self.is_busy() && self.extras().queue.is_empty()
+        self.lease.is_none() && !self.is_busy() && self.rare().queue.is_empty()
     }
 
     /// What there is beside one lease.
-    pub(super) fn extras(&self) -> &LaneExtras {
-        self.extras.as_deref().unwrap_or(LaneExtras::NONE)
+    pub(super) fn rare(&self) -> &RareLaneState {
+        self.rare.as_deref().unwrap_or(RareLaneState::NONE)
     }
 
     /// The same, to be added to.
-    pub(super) fn extras_mut(&mut self) -> &mut LaneExtras {
-        self.extras.get_or_insert_default()
+    pub(super) fn rare_mut(&mut self) -> &mut RareLaneState {
+        self.rare.get_or_insert_default()
     }
 
     /// The same, to be taken from.
-    pub(super) fn extras_if_any(&mut self) -> Option<&mut LaneExtras> {
-        self.extras.as_deref_mut()
+    pub(super) fn rare_if_any(&mut self) -> Option<&mut RareLaneState> {
+        self.rare.as_deref_mut()
     }
 
     /// Whether a task contends at the server, or a release is on its way.
@@ -213,7 +239,7 @@ impl Lane {
     /// The task that contends, if others wait behind it.
     pub(super) fn leader(&self) -> Option<&Arc<Request>> {
         match &self.state {
-            LaneState::Contends(leader) if !self.extras().queue.is_empty() => Some(leader),
+            LaneState::Contends(leader) if !self.rare().queue.is_empty() => Some(leader),
             _ => None,
         }
     }
@@ -221,7 +247,7 @@ impl Lane {
     /// Takes the first task in line that still waits and is polled; if none is polled, the first that waits. Where the server has a queue of
     /// its own, that one decides.
     pub(super) fn take_first_in_line(&mut self, now_ms: u64) -> Option<WaiterEntry> {
-        let queue = &mut self.extras_if_any()?.queue;
+        let queue = &mut self.rare_if_any()?.queue;
         while queue.front().is_some_and(|entry| entry.tell.is_closed()) {
             queue.pop_front();
         }
@@ -235,19 +261,19 @@ impl Lane {
 
     /// Those in line, up to so many.
     pub(super) fn some_in_line(&self, count_max: usize) -> Vec<Arc<Request>> {
-        self.extras().queue.iter().take(count_max).map(|entry| entry.request.clone()).collect()
+        self.rare().queue.iter().take(count_max).map(|entry| entry.request.clone()).collect()
     }
 
     /// The index behind the last entry that the server is known to have in its queue.
     pub(super) fn server_queue_end(&self) -> usize {
-        self.extras().queue.iter().rposition(|entry| entry.is_in_server_queue).map_or(0, |last| last + 1)
+        self.rare().queue.iter().rposition(|entry| entry.is_in_server_queue).map_or(0, |last| last + 1)
     }
 
     /// What wakes the first few in line that rely on this process. Which of them is first on the server is not certain, because answers that come in
     /// order may be noted out of order.
     pub(super) fn take_local_wakes(&mut self) -> Wakes {
-        let Some(extras) = self.extras_if_any() else { return Wakes::default() };
-        let first = extras.queue.iter_mut().take(LOCAL_WAKES_MAX);
+        let Some(rare) = self.rare_if_any() else { return Wakes::default() };
+        let first = rare.queue.iter_mut().take(LOCAL_WAKES_MAX);
         let expecting = first
             .filter_map(|entry| std::mem::take(&mut entry.relies_on_local_wake).then(|| entry.wake.clone()));
         Wakes(expecting.flatten().collect())
@@ -256,7 +282,7 @@ impl Lane {
     /// A task has left the line. Those who have left are swept out when they are more than those who stay, and returned so that
     /// they are dropped without the lane's mutex.
     pub(super) fn note_one_left(&mut self) -> Vec<WaiterEntry> {
-        let Some(LaneExtras { queue, gone: gone_count, .. }) = self.extras_if_any() else {
+        let Some(RareLaneState { queue, gone: gone_count, .. }) = self.rare_if_any() else {
             return Vec::new();
         };
         *gone_count += 1;
@@ -277,7 +303,7 @@ impl Lane {
     }
 
     pub(super) fn leases(&self) -> impl Iterator<Item = &Arc<HeldLease>> {
-        let LaneExtras { other_leases, replaced, .. } = self.extras();
+        let RareLaneState { other_leases, replaced, .. } = self.rare();
         self.lease.iter().chain(other_leases).chain(replaced)
     }
 
@@ -295,13 +321,13 @@ impl Lane {
             LanePolicy::OneContends => {
                 let former = self.lease.replace(lease.clone());
                 match former.filter(|former| former.is_held() && !Arc::ptr_eq(former, lease)) {
-                    Some(former) if former.owner == lease.owner => self.extras_mut().replaced.push(former),
+                    Some(former) if former.owner == lease.owner => self.rare_mut().replaced.push(former),
                     former => lost.extend(former),
                 }
             }
-            LanePolicy::AllContend => self.extras_mut().other_leases.push(lease.clone()),
+            LanePolicy::AllContend => self.rare_mut().other_leases.push(lease.clone()),
             LanePolicy::QueuesAtServer => {
-                let other_leases = &mut self.extras_mut().other_leases;
+                let other_leases = &mut self.rare_mut().other_leases;
                 lost.extend(other_leases.iter().filter(|held| held.owner != lease.owner).cloned());
                 // A lease that was handed over is here already.
                 if !other_leases.iter().any(|held| Arc::ptr_eq(held, lease)) {
@@ -322,7 +348,7 @@ impl Lane {
 
     /// Takes a lease out; `false` if it had no part in the lane.
     pub(super) fn remove(&mut self, lease: &Arc<HeldLease>) -> bool {
-        if let Some(LaneExtras { other_leases, replaced, .. }) = self.extras_if_any() {
+        if let Some(RareLaneState { other_leases, replaced, .. }) = self.rare_if_any() {
             replaced.retain(|replaced| !Arc::ptr_eq(replaced, lease));
             if let Some(at) = other_leases.iter().position(|held| Arc::ptr_eq(held, lease)) {
                 other_leases.swap_remove(at);

@@ -1,14 +1,14 @@
 //! Lanes: the order of the tasks of one client that want the same lock (decision D10).
 //!
 //! One task per lane contends at the server; the others queue here. When a guard gives its lease back, the lease goes to
-//! the next task in line, for a bounded turn: passed on without the server, or moved by it where that task needs something of its own. After
+//! the next task in line, for a bounded turn: passed on without the server, or moved by it where it cannot be. After
 //! that it is released, so that other processes get theirs. Tasks of fair locks, readers and permits ask beside the lane, because the server
 //! orders or counts them. A lane exists only while a task holds, contends or waits, or a release is on its way. `lane.rs` is one of them.
 
+mod join_reusable;
 pub(super) mod kinds;
-mod look;
 pub(super) mod pass_on;
-mod reused_owner;
+mod queries;
 mod server_waiters;
 #[cfg(redlatch_shuttle)]
 pub(crate) mod threads;
@@ -23,9 +23,12 @@ use std::{
 use super::{
     Request, Wait,
     keeper_alarm::KeeperAlarm,
-    lane::{DisplacedLeases, Lane, LaneState, LocalTurn, WaiterEntry, WaiterHandle, WaiterMessage, Wakes},
+    lane::{
+        ClosedInbox, DisplacedLeases, Lane, LaneState, LocalTurn, WaiterEntry, WaiterHandle, WaiterMessage,
+        Wakes,
+    },
     lease::HeldLease,
-    owners::{OwnerClaim, Owners},
+    owner_claims::{OwnerClaim, Owners},
     task_liveness::TASK_POLL_DUE_MS,
 };
 use crate::{
@@ -60,7 +63,7 @@ pub(crate) enum JoinStep {
     /// A task of this process holds it, the server showed that within 100 ms, and the caller does not wait.
     Busy,
     /// Ask beside the lane: tasks of this kind do not queue here, or the caller does not wait and only the server knows.
-    AskBeside,
+    AskForItself,
 }
 
 pub(crate) struct TurnLimits {
@@ -74,7 +77,7 @@ pub(crate) struct Lanes {
     turn_limits: TurnLimits,
     keeper_alarm: Arc<KeeperAlarm>,
     owners: Arc<Owners>,
-    /// A task may stand in line behind a hold: the keeper subscribes to the lock's channel for it (`lookout.rs`).
+    /// A task may stand in line behind a hold: the keeper subscribes to the lock's channel for it (`listen_for_line.rs`).
     waiters_behind_lease: AtomicBool,
     /// Tasks may stand in line: the keeper looks whether they are polled (`unpolled.rs`).
     has_waiters: AtomicBool,
@@ -173,7 +176,7 @@ impl Lanes {
             return Ok(step);
         }
         if recipe.lane_policy() != LanePolicy::OneContends {
-            return Ok(JoinStep::AskBeside);
+            return Ok(JoinStep::AskForItself);
         }
         match bucket.entry(LaneKey(keys.clone())) {
             Entry::Vacant(free) => {
@@ -197,12 +200,12 @@ impl Lanes {
                         // A release is on its way and no task queues for it. Asking now would find the lock busy, so the caller queues, for the
                         // response timeout at most.
                         None if matches!(lane.state, LaneState::Releases { .. })
-                            && lane.extras().queue.is_empty() => {}
-                        _ => return Ok(JoinStep::AskBeside),
+                            && lane.rare().queue.is_empty() => {}
+                        _ => return Ok(JoinStep::AskForItself),
                     }
                 }
                 let (entry, handle) = WaiterEntry::new(request, owner.cloned(), None);
-                lane.extras_mut().queue.push_back(entry);
+                lane.rare_mut().queue.push_back(entry);
                 self.note_waiters(lane);
                 // The keeper clears this flag before it looks into the bucket, so it misses no entry.
                 if !self.has_waiters.load(Ordering::Acquire) && !self.has_waiters.swap(true, Ordering::AcqRel)
@@ -217,7 +220,7 @@ impl Lanes {
     /// Notes that tasks may stand in line behind a hold.
     fn note_waiters(&self, lane: &Lane) {
         if lane.held().is_some()
-            && !lane.extras().queue.is_empty()
+            && !lane.rare().queue.is_empty()
             && !self.waiters_behind_lease.load(Ordering::Relaxed)
         {
             self.waiters_behind_lease.store(true, Ordering::Relaxed);
@@ -301,14 +304,13 @@ impl Lanes {
     }
 
     /// A task stops waiting in line. Returns what it was handed this very moment, which it has to give back.
-    pub(super) fn leave_line(&self, handle: &mut WaiterHandle) -> Option<Arc<HeldLease>> {
-        handle.inbox.close();
-        match handle.inbox.try_recv() {
-            Ok(WaiterMessage::Lease(lease)) if lease.take() => return Some(lease),
-            Ok(WaiterMessage::Contend { other_processes_first }) => {
-                self.give_up_lead(&handle.request, other_processes_first);
+    pub(super) fn leave_line(&self, left: ClosedInbox) -> Option<Arc<HeldLease>> {
+        match left.told {
+            Some(WaiterMessage::Lease(lease)) if lease.take() => return Some(lease),
+            Some(WaiterMessage::Lead { other_processes_first }) => {
+                self.give_up_lead(&left.request, other_processes_first);
             }
-            Ok(WaiterMessage::Lease(_)) | Err(_) => self.waiter_left(&handle.request.keys),
+            Some(WaiterMessage::Lease(_)) | None => self.waiter_left(&left.request.keys),
         }
         None
     }
@@ -339,7 +341,7 @@ impl Lanes {
         }
     }
 
-    /// Lets the next in line lead, if no task holds or leads.
+    /// Lets the next in line lead, if no task holds or leads and no release is on its way.
     fn promote(&self, keys: &Arc<Keys>, other_processes_first: bool) {
         let now_ms = self.owners.now_ms();
         // The lane is given to the task before the task is told, because it may run before that returns.
@@ -356,7 +358,7 @@ impl Lanes {
         while let Some(Some(next)) = next() {
             // A waker that panics does so when the task has been told.
             if !matches!(
-                catch_panic(|| next.tell.send(WaiterMessage::Contend { other_processes_first })),
+                catch_panic(|| next.tell.send(WaiterMessage::Lead { other_processes_first })),
                 Some(Err(_))
             ) {
                 return;
@@ -375,7 +377,7 @@ impl Lanes {
             return;
         }
         let mut bucket = self.bucket(keys);
-        bucket.entry(LaneKey(keys.clone())).or_default().extras_mut().queue.push_front(entry);
+        bucket.entry(LaneKey(keys.clone())).or_default().rare_mut().queue.push_front(entry);
     }
 
     /// A lease is lost or detached: the lane goes on without it.
@@ -400,8 +402,8 @@ impl Lanes {
             let mut bucket = bucket.lock().unwrap_or_else(PoisonError::into_inner);
             let lines: Vec<_> = bucket
                 .values_mut()
-                .filter_map(Lane::extras_if_any)
-                .map(|extras| std::mem::take(&mut extras.queue))
+                .filter_map(Lane::rare_if_any)
+                .map(|rare| std::mem::take(&mut rare.queue))
                 .collect();
             // Dropping them wakes them, which may run anything.
             drop(bucket);

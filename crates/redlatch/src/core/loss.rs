@@ -39,7 +39,7 @@ impl Core {
         if lease.confirmed(sent_at, lease_ms, self.now_ms()) {
             return true;
         }
-        if lease.is_held() && lease.was_seen_gone() && self.now_ms() < lease.deadline_ms() {
+        if lease.is_held() && lease.was_seen_over() && self.now_ms() < lease.deadline_ms() {
             // How it ended is being found out, by what has seen it.
             let (core, held) = (self.clone(), lease.clone());
             self.keeper.spawn(async move {

@@ -4,9 +4,10 @@
 //! by itself ([`contest::Contender`]). Neither has waiting or renewing code of its own.
 
 pub(crate) mod acquire;
+mod acquire_reusable;
 mod acquirer;
 pub(crate) mod adopt;
-mod awaited;
+pub(crate) mod ask_gate;
 pub(crate) mod batch;
 mod batch_status;
 pub(crate) mod contest;
@@ -14,13 +15,12 @@ mod declare;
 mod downgrade;
 pub(crate) mod flight;
 pub(crate) mod fork_safe;
-pub(crate) mod gate;
 pub(crate) mod keeper;
 mod keeper_alarm;
 pub(crate) mod lane;
 pub(crate) mod lanes;
 pub(crate) mod lease;
-mod lookout;
+mod listen_for_line;
 mod loss;
 pub(crate) mod loss_reason;
 mod move_hold;
@@ -28,7 +28,7 @@ pub(crate) mod multi_process;
 pub(crate) mod multi_subscription;
 pub(crate) mod observing;
 mod outage;
-pub(crate) mod owners;
+pub(crate) mod owner_claims;
 pub(crate) mod reenter;
 pub(crate) mod release;
 mod release_one;
@@ -36,7 +36,6 @@ mod renewal;
 mod replica_confirm;
 mod request;
 mod request_ids;
-mod reused_owner;
 mod send;
 pub(crate) mod send_once;
 mod shutdown;
@@ -47,7 +46,8 @@ pub(crate) mod threads;
 mod undo;
 mod upgrade;
 pub(crate) mod wait;
-mod watch;
+mod watch_awaited_names;
+mod watch_holds;
 
 use std::sync::{
     Arc, Weak,
@@ -56,11 +56,11 @@ use std::sync::{
 
 pub use self::request::Wait;
 use self::{
-    gate::Gates,
+    ask_gate::Gates,
     keeper::Keeper,
     lanes::{Lanes, TurnLimits},
     lease::{HeldLease, LastInterruption, SentAt},
-    owners::Owners,
+    owner_claims::Owners,
 };
 pub(crate) use self::{
     request::{Grant, Request},
@@ -94,8 +94,8 @@ pub(crate) struct Core {
     pub(crate) owners: OfProcess<Arc<Owners>>,
     gates: OfProcess<Gates>,
     pub(crate) keeper: OfProcess<Keeper>,
-    watched: OfProcess<watch::Watched>,
-    awaited: OfProcess<awaited::AwaitedNames>,
+    watched: OfProcess<watch_holds::Watched>,
+    awaited: OfProcess<watch_awaited_names::AwaitedNames>,
     /// Holds that were last seen before this moment have to be looked at, because a connection ended or another server took over.
     interrupted_ms: AtomicU64,
     closed: AtomicBool,
@@ -160,8 +160,8 @@ impl Core {
             owners: OfProcess::new(owners),
             gates: OfProcess::new(Gates::default()),
             keeper: OfProcess::new(keeper),
-            watched: OfProcess::new(watch::Watched::default()),
-            awaited: OfProcess::new(awaited::AwaitedNames::default()),
+            watched: OfProcess::new(watch_holds::Watched::default()),
+            awaited: OfProcess::new(watch_awaited_names::AwaitedNames::default()),
             interrupted_ms: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             disconnected: AtomicBool::new(false),
@@ -209,7 +209,7 @@ impl Core {
         }
     }
 
-    /// A request about that name is sent now.
+    /// A request about that name is given to the store next. Where it first has to connect, that time is missing from the lease.
     pub(crate) fn sent_at(&self, keys: &Keys) -> SentAt {
         SentAt { at_ms: self.now_ms(), incarnation: self.store.incarnation(&keys.key) }
     }

@@ -7,7 +7,7 @@ use super::{
     lane::WaiterEntry,
     lanes::pass_on::NextTask,
     lease::HeldLease,
-    owners::OwnerBlock,
+    owner_claims::OwnerBlock,
     release::{ReleaseMode, Unlocked, expected_holds},
     undo::RequestFate,
 };
@@ -39,7 +39,7 @@ impl Core {
             self.lanes.release_and_grant_finished(&lease.keys, Some(next));
             return outcome;
         };
-        // The lease counts from the real sending: the call may first wait for an attempt of the owner.
+        // The lease counts from just before the call is given to the store: before that it may wait for an attempt of the owner.
         let (mut sent_at, publish) = (self.sent_at(&lease.keys), self.store.publish_command());
         let (lease_term, fenced) = (next.request.lease_term, next.request.fenced);
         let call = || {
@@ -94,7 +94,7 @@ impl Core {
         }
     }
 
-    /// Moves the lock to a waiting task that needs an owner, a token or a lease term of its own.
+    /// Moves the lock to a waiting task to which the lease cannot be passed on as it is.
     pub(super) async fn transfer(
         self: Arc<Self>,
         lease: Arc<HeldLease>,
@@ -109,7 +109,7 @@ impl Core {
             drop(next_block);
             return self.release_and_lead(lease, next, block).await;
         }
-        // The lease counts from the real sending: the call may first wait for an attempt of the owner.
+        // The lease counts from just before the call is given to the store: before that it may wait for an attempt of the owner.
         let mut sent_at = self.sent_at(&lease.keys);
         let (lease_term, fenced) = (next.request.lease_term, next.request.fenced);
         let call = || {

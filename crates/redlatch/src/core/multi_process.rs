@@ -22,9 +22,9 @@ impl Core {
         request: Arc<Request>,
         owner: Owner,
         acquire: Call,
-        may_hold_already: bool,
+        refuse_if_owned: bool,
     ) -> Result<Answered, Fault> {
-        if !may_hold_already {
+        if !refuse_if_owned {
             return self.run_maybe_acked(&request, acquire).await;
         }
         let answer = |count, value| {

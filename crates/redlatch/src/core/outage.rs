@@ -204,7 +204,7 @@ impl Outages {
     }
 
     /// Makes a request of which it is noted whether it is answered.
-    pub(super) fn tracked<T: 'static>(
+    pub(super) fn noting_outage<T: 'static>(
         &self,
         slot: u16,
         as_keeper: bool,

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::{
     Core, Grant,
     lease::{Change, HeldLease},
-    owners::OwnerBlock,
+    owner_claims::OwnerBlock,
     release::ReleaseMode,
     request::GrantPath,
     send_once::SentOnce,

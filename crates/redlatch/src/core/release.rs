@@ -17,7 +17,7 @@ use super::{
     lanes::pass_on::{LaneChoice, NextTask},
     lease::HeldLease,
     outage::IDLE_MS,
-    owners::OwnerBlock,
+    owner_claims::OwnerBlock,
 };
 use crate::{
     error::{Error, ErrorKind, LossReason},
@@ -87,8 +87,9 @@ pub(super) enum ReleaseStep {
         next: Box<NextTask>,
         block: OwnerBlock,
     },
+    /// As [`LaneChoice::Release`].
     Release {
-        tells_lane: bool,
+        lane_waits: bool,
         block: OwnerBlock,
     },
 }
@@ -101,7 +102,7 @@ impl Core {
         lease_term: LeaseTerm,
         caller: Caller,
     ) -> Result<Unlocked, Error> {
-        if lease.is_held() && lease.was_seen_gone() && self.now_ms() < lease.deadline_ms() {
+        if lease.is_held() && lease.was_seen_over() && self.now_ms() < lease.deadline_ms() {
             // Boxed, as it is rare, and the future of a release stays small.
             Box::pin(self.wait_until_end_known(lease)).await;
         }
@@ -110,7 +111,7 @@ impl Core {
             ReleaseStep::Lost(reason) => Ok(Unlocked::AlreadyLost(reason)),
             // The plain case: no other guard of the lease and no attempt of its owner waits for this release, so the caller's own task sends it, which
             // saves the way over the keeper. Other tasks in the lane may wait for it; if this task is polled no more, the keeper lets them go on.
-            ReleaseStep::Release { tells_lane, block }
+            ReleaseStep::Release { lane_waits, block }
                 if (caller == Caller::PollsToTheEnd || !block.delays_attempts())
                     && (self.release_mode(lease) == ReleaseMode::AllHolds
                         || self.was_granted_just_now(lease))
@@ -118,10 +119,10 @@ impl Core {
                     && !lease.outcome_unknown.load(Ordering::Relaxed)
                     && block.no_attempt_asks() =>
             {
-                self.release_from_caller(lease, tells_lane, block).await
+                self.release_from_caller(lease, lane_waits, block).await
             }
-            // The next task waits for it, or other guards of the lease do, or attempts of the owner. So it is the keeper's, and does not depend
-            // on whether this task is polled. And a release that counts down is sent once, so it goes over a connection that is known to answer
+            // A transfer, whose answer the next task waits for; a count-down; a release that attempts of the owner wait for. The keeper runs these, so
+            // that none depends on whether this task is polled. And a release that counts down is sent once, so it goes over a connection that is known to answer
             // (`send_once.rs`). This task's own connection may have been idle since the grant, and a firewall may have forgotten it.
             step => {
                 let done = self
@@ -154,17 +155,17 @@ impl Core {
     async fn release_from_caller(
         self: &Arc<Self>,
         lease: &Arc<HeldLease>,
-        tells_lane: bool,
+        lane_waits: bool,
         block: OwnerBlock,
     ) -> Result<Unlocked, Error> {
-        self.keeper.keep_looking();
+        self.keeper.note_call();
         let mut block = Some(block);
         let (call, mode) = self.release_call(lease);
         let flight = Flight::new(self, self.run(call), || {
             let block = block.take()?;
             let (core, held) = (self.clone(), lease.clone());
             let then = Box::new(move |outcome| {
-                let settling = core.clone().finish_abandoned(held, tells_lane, block, mode, outcome);
+                let settling = core.clone().finish_abandoned(held, lane_waits, block, mode, outcome);
                 core.keeper.spawn(async move {
                     // The task that wanted to know is gone.
                     let _ = settling.await;
@@ -177,11 +178,11 @@ impl Core {
             return Err(Error::new(ErrorKind::Protocol, "a release was answered after it had been given up"));
         };
         match self.read_release(lease, &block, mode, outcome) {
-            Ok(outcome) => self.finish_release_in_lane(lease, tells_lane, block, Ok(outcome)),
+            Ok(outcome) => self.finish_release_in_lane(lease, lane_waits, block, Ok(outcome)),
             Err(fault) => {
                 let work = Box::pin(self.clone().finish_after_first_try(
                     lease.clone(),
-                    tells_lane,
+                    lane_waits,
                     block,
                     mode,
                     Err(fault),
@@ -195,12 +196,12 @@ impl Core {
     pub(super) fn finish_release_in_lane(
         &self,
         lease: &Arc<HeldLease>,
-        tells_lane: bool,
+        lane_waits: bool,
         block: OwnerBlock,
         outcome: Result<(Unlocked, i64), Error>,
     ) -> Result<Unlocked, Error> {
         drop(block);
-        if tells_lane {
+        if lane_waits {
             self.lanes.release_finished(&lease.keys, self.others_heard(lease, &outcome));
         }
         outcome.map(|(unlocked, _)| unlocked)
@@ -242,7 +243,7 @@ impl Core {
         // Blocked before the lease leaves its lane, so that an attempt of this owner finds the lease or the block.
         let block = || self.owners.block(&lease.keys, &lease.owner);
         let reusable_block = lease.owner.is_reusable().then(block);
-        let holds_before = lease.leave(lease_term);
+        let holds_before = lease.guard_gives_back(lease_term);
         if holds_before > 1 {
             return ReleaseStep::OtherGuardsRemain { block: reusable_block.unwrap_or_else(block) };
         }
@@ -262,10 +263,10 @@ impl Core {
                 LaneChoice::ReleaseAndGrant(next) => {
                     self.lanes.release_and_grant_finished(&lease.keys, Some(next.entry))
                 }
-                LaneChoice::Release { tells_lane: true } => self.lanes.release_finished(&lease.keys, false),
+                LaneChoice::Release { lane_waits: true } => self.lanes.release_finished(&lease.keys, false),
                 // The next task already has what turned out to be lost: look at it.
                 LaneChoice::Passed => self.keeper.recheck(),
-                LaneChoice::Release { tells_lane: false } => {}
+                LaneChoice::Release { lane_waits: false } => {}
             }
             return ReleaseStep::Lost(lease.reason_if_missing(now_ms));
         }
@@ -275,7 +276,7 @@ impl Core {
                 // A doubt may have arisen after the lane chose.
                 self.recheck_if_unseen_since_interruption(lease);
                 // The keeper looks out for those behind the next holder, but only while it is told that calls are made.
-                self.keeper.keep_looking();
+                self.keeper.note_call();
                 ReleaseStep::Passed
             }
             LaneChoice::Transfer(next) => {
@@ -284,8 +285,8 @@ impl Core {
             LaneChoice::ReleaseAndGrant(next) => {
                 ReleaseStep::ReleaseAndGrant { next, block: reusable_block.unwrap_or_else(block) }
             }
-            LaneChoice::Release { tells_lane } => {
-                ReleaseStep::Release { tells_lane, block: reusable_block.unwrap_or_else(block) }
+            LaneChoice::Release { lane_waits } => {
+                ReleaseStep::Release { lane_waits, block: reusable_block.unwrap_or_else(block) }
             }
         }
     }
@@ -313,9 +314,9 @@ impl Core {
                 let outcome = self.release_and_grant(&lease, next, &block).await;
                 self.finish_release_in_lane(&lease, false, block, outcome)
             }
-            ReleaseStep::Release { tells_lane, block } => {
+            ReleaseStep::Release { lane_waits, block } => {
                 let outcome = self.release_last_hold(&lease, false, &block).await;
-                self.finish_release_in_lane(&lease, tells_lane, block, outcome)
+                self.finish_release_in_lane(&lease, lane_waits, block, outcome)
             }
         }
     }

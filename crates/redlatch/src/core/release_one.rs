@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::{
     Core,
     lease::HeldLease,
-    owners::OwnerBlock,
+    owner_claims::OwnerBlock,
     release::{RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN, ReleaseMode, Unlocked},
     send_once::SentOnce,
 };
@@ -56,7 +56,7 @@ impl Core {
             };
             // Before the next one counts. What was not sent because the lease is over is counted there still.
             if !matches!(outcome, Ok(Unlocked::AlreadyLost(_))) {
-                lease.note_left();
+                lease.note_given_back();
             }
             return outcome;
         }

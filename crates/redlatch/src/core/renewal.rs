@@ -282,12 +282,12 @@ impl Core {
         let number = self.fresh_number();
         let call = lease.recipe.renew(number, &[lease.keys_and_owner()], lease_ms);
         let script = call.script;
-        self.keeper.keep_looking();
+        self.keeper.note_call();
         let (reply, confirm) = self.run_acked(call, ack.count, !ack.keep).await?;
         if self.read(script, &lease.keys.key, Ok(reply), number)?.get(1) != Some(&1) {
             return Ok((false, None));
         }
-        self.keeper.keep_looking();
+        self.keeper.note_call();
         Ok((true, Some(confirm(ack.within).await?)))
     }
 

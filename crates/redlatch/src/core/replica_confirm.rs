@@ -18,7 +18,7 @@ pub(super) type Answered = (Reply, Option<Confirm>);
 impl Core {
     /// Sends a request; with its answer comes a way to ask the replicas for it, if they are to be asked.
     pub(super) async fn run_maybe_acked(&self, request: &Request, call: Call) -> Result<Answered, Fault> {
-        self.keeper.keep_looking();
+        self.keeper.note_call();
         match request.ack {
             None => Ok((self.run(call).await?, None)),
             Some(ack) => {
@@ -45,7 +45,7 @@ impl Core {
         if let Some(left) = deadline.left(self) {
             within = within.min(left * 3 / 4);
         }
-        self.keeper.keep_looking();
+        self.keeper.note_call();
         match confirm(within).await {
             Ok(replicas) if replicas.is_complete() || ack.keep => {
                 grant.is_ours = false;

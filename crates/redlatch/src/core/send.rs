@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::{FutureExt, future::BoxFuture};
 use smallvec::SmallVec;
 
-use super::{Core, owners::OwnerBlock, request_ids::RequestId};
+use super::{Core, owner_claims::OwnerBlock, request_ids::RequestId};
 use crate::{
     error::{Error, ErrorKind},
     replica_ack::ReplicaCount,
@@ -21,7 +21,7 @@ impl Core {
     /// Sends one call of a script and returns its reply. The call gets a number of its own (`request_ids.rs`), and it is noted whether the server
     /// answers (`outage.rs`). All its keys are declared where the server wants that (`declare.rs`). The server
     /// watches a key (`CLIENT TRACKING`) only until its next change, and does not report a change that was made over the keeper's own connection. So
-    /// after a call that goes over that connection the key is watched anew (`watch.rs`).
+    /// after a call that goes over that connection the key is watched anew (`watch_holds.rs`).
     pub(crate) fn run(
         &self,
         mut call: Call,
@@ -31,7 +31,7 @@ impl Core {
         let slot = self.slot_of(&call);
         let run = RequestId::awaited(
             request_id,
-            self.tracked(
+            self.noting_outage(
                 slot,
                 self.keeper.calls_use_keeper_connection(),
                 call.script,
@@ -67,7 +67,7 @@ impl Core {
         let slot = self.slot_of(&call);
         RequestId::awaited(
             request_id,
-            self.tracked(slot, true, call.script, self.run_declared_as_keeper(call)),
+            self.noting_outage(slot, true, call.script, self.run_declared_as_keeper(call)),
             |reply| reply,
         )
         .boxed()
@@ -90,7 +90,7 @@ impl Core {
         let keys = self.watch_ended_by(&call, self.keeper.calls_use_keeper_connection());
         let request_id = self.request_ids.assign(&mut call);
         let slot = self.slot_of(&call);
-        let run = self.tracked(slot, false, call.script, self.run_declared_acked(call, count, must));
+        let run = self.noting_outage(slot, false, call.script, self.run_declared_acked(call, count, must));
         let run = RequestId::awaited(request_id, run, |(reply, _)| reply);
         self.watched_again_after(keys, run).boxed()
     }
@@ -106,7 +106,7 @@ impl Core {
 
     /// Runs a script that changes nothing, so that no watching ends by it.
     pub(crate) fn query(&self, call: Call) -> RunFuture {
-        self.tracked(
+        self.noting_outage(
             self.slot_of(&call),
             self.keeper.calls_use_keeper_connection(),
             call.script,
@@ -116,14 +116,14 @@ impl Core {
     }
 
     /// Notes whether the server answers, and tells the observer how it ended.
-    fn tracked<T: Send + 'static>(
+    fn noting_outage<T: Send + 'static>(
         &self,
         slot: u16,
         as_keeper: bool,
         script: &'static Script,
         run: BoxFuture<'static, Result<T, Fault>>,
     ) -> impl Future<Output = Result<T, Fault>> + Send + 'static + use<T> {
-        self.outages.tracked(slot, as_keeper, self.observed_call(script, run))
+        self.outages.noting_outage(slot, as_keeper, self.observed_call(script, run))
     }
 
     fn slot_of(&self, call: &Call) -> u16 {
@@ -132,7 +132,7 @@ impl Core {
 
     /// The same at the server of one slot.
     pub(crate) fn query_in(&self, slot: u16, call: Call) -> RunFuture {
-        self.tracked(
+        self.noting_outage(
             slot,
             self.keeper.calls_use_keeper_connection(),
             call.script,
@@ -143,7 +143,7 @@ impl Core {
 
     /// The same over the connection of the background thread.
     pub(super) fn query_as_keeper(&self, call: Call) -> RunFuture {
-        self.tracked(self.slot_of(&call), true, call.script, self.store.run_as_keeper(call)).boxed()
+        self.noting_outage(self.slot_of(&call), true, call.script, self.store.run_as_keeper(call)).boxed()
     }
 
     /// Runs a script whose reply begins with a number that we sent.
@@ -155,7 +155,7 @@ impl Core {
     ) -> Result<Numbers, Fault> {
         debug_assert!(call.numbered, "{}", call.script.name());
         let (script, key) = (call.script, call.keys.first().cloned());
-        self.keeper.keep_looking();
+        self.keeper.note_call();
         let run = if as_keeper { self.run_as_keeper(call) } else { self.run(call).boxed() };
         self.read(script, key.as_deref().unwrap_or_default(), run.await, number)
     }
@@ -165,7 +165,7 @@ impl Core {
     pub(crate) async fn run_unwatched(self: &Arc<Self>, call: Call, number: i64) -> Result<Numbers, Fault> {
         debug_assert!(call.numbered, "{}", call.script.name());
         let (script, key) = (call.script, call.keys.first().cloned());
-        self.keeper.keep_looking();
+        self.keeper.note_call();
         let run = self.run_as_keeper_unwatched(call);
         self.read(script, key.as_deref().unwrap_or_default(), run.await, number)
     }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::{FutureExt as _, TryFutureExt as _};
 
-use super::{Core, lease::HeldLease, owners::OwnerBlock, send::Numbers};
+use super::{Core, lease::HeldLease, owner_claims::OwnerBlock, send::Numbers};
 use crate::{call::CountingCall, keys::Keys, owner::Owner, recipes::Recipe, store::Fault};
 
 /// What a request that is sent once counts: the holds of one owner.

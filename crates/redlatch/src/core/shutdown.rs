@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Core, owners::OwnerBlock, release::Unlocked};
+use super::{Core, owner_claims::OwnerBlock, release::Unlocked};
 use crate::{
     error::{Error, ErrorKind, LossReason},
     name::LockName,

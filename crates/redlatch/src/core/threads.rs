@@ -9,8 +9,8 @@ use shuttle::{
 };
 
 pub use super::{
-    gate::threads::*, keeper::threads::*, keeper_alarm::threads::*, lanes::threads::*, lease::threads::*,
-    owners::threads::*,
+    ask_gate::threads::*, keeper::threads::*, keeper_alarm::threads::*, lanes::threads::*, lease::threads::*,
+    owner_claims::threads::*,
 };
 use crate::panic_safe::Signal;
 

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::{
     Core, Request, Wait,
     lease::{HeldLease, SentAt, deadline_ms},
-    owners::OwnerBlock,
+    owner_claims::OwnerBlock,
     release::{RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN},
     send_once::{Counted, SentOnce},
 };

@@ -1,6 +1,6 @@
 //! Waiting: the deadline of a caller, and what wakes a waiter (decision D9).
 //!
-//! Every message is only a hint to look again. A sleep at the server is bounded by the poll interval, and by the TTL where the server has no queue; a
+//! Every message is only a hint to look again. The sleep of a task that contends is bounded by the poll interval, and by the TTL where the server has no queue; a
 //! task in line sleeps until another task of this process tells it.
 
 use std::{
@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use super::{
     Core, Wait,
-    awaited::{KeyWatch, WATCH_KEY_AFTER, WaitsFor},
+    watch_awaited_names::{KeyWatch, WATCH_KEY_AFTER, WaitsFor},
 };
 use crate::{
     config::{POLL_INTERVAL_MAX, QUEUE_POLL_INTERVAL_MAX},
@@ -112,8 +112,8 @@ impl WaitDeadline {
 #[derive(Default)]
 pub(super) struct ServerWait {
     /// When this key is gone, it is worth asking again.
-    vanishing_key: Option<Arc<[u8]>>,
-    /// Its registration with the keeper, made after 200 ms of waiting (`awaited.rs`).
+    key_to_watch: Option<Arc<[u8]>>,
+    /// Its registration with the keeper, made after 200 ms of waiting (`watch_awaited_names.rs`).
     key_watch: Option<KeyWatch>,
     /// Made when it is asked for: most acquires find the lock free.
     notify: Option<Arc<Notify>>,
@@ -134,8 +134,8 @@ enum State {
 
 impl ServerWait {
     /// A wait for messages, time and the end of that key, if there is one.
-    pub(super) fn new(vanishing_key: Option<Arc<[u8]>>) -> ServerWait {
-        ServerWait { vanishing_key, ..ServerWait::default() }
+    pub(super) fn new(key_to_watch: Option<Arc<[u8]>>) -> ServerWait {
+        ServerWait { key_to_watch, ..ServerWait::default() }
     }
 
     pub(super) fn notify(&mut self) -> Arc<Notify> {
@@ -188,7 +188,7 @@ impl ServerWait {
     }
 
     /// Sleeps until a message, a subscription that came late, the end of the key, or time. After 200 ms the keeper has the server report changes of the
-    /// key (`CLIENT TRACKING`). The keeper looks at the key after each report, once a second at most, and wakes this task when the key is gone (`awaited.rs`).
+    /// key (`CLIENT TRACKING`). The keeper looks at the key after each report, once a second at most, and wakes this task when the key is gone (`watch_awaited_names.rs`).
     async fn pause_for_change(
         &mut self,
         core: &Core,
@@ -198,7 +198,7 @@ impl ServerWait {
     ) -> Result<(), Error> {
         let until = Until::NoticeOrConfirmation;
         let mut left = time;
-        if let Some(key) = &self.vanishing_key
+        if let Some(key) = &self.key_to_watch
             && self.key_watch.as_ref().is_none_or(|key_watch| key_watch.waits_for() != waits_for)
             && time > WATCH_KEY_AFTER
         {
@@ -209,12 +209,12 @@ impl ServerWait {
                 return Ok(());
             }
             left -= WATCH_KEY_AFTER;
-            self.key_watch = Some(core.watch_until_gone(key, self.notify(), waits_for));
+            self.key_watch = Some(core.watch_awaited_key(key, self.notify(), waits_for));
         }
         self.pause(core, left, until, deadline).await.map(drop)
     }
 
-    /// The interval that is set; at most 800 ms for a waiter without a subscription, which nothing else wakes.
+    /// The interval that is set; at most 800 ms for a waiter without a subscription, which no message wakes.
     fn poll_interval(&self, core: &Core) -> Duration {
         let set = core.config.poll_interval_max;
         if matches!(self.state, State::Subscribed(_)) { set } else { set.min(POLL_INTERVAL_MAX) }

@@ -69,7 +69,7 @@ impl Client {
     async fn stock_call(&self, key: &LockName, call: Call) -> Result<i64, Error> {
         self.core.check_open()?;
         key.check()?;
-        self.core.keeper.keep_looking();
+        self.core.keeper.note_call();
         let name = call.script.name();
         let reply = self.core.run(call).await.map_err(Fault::into_error).map_err(|error| error.on(key))?;
         reply.int().ok_or_else(|| protocol_error(name, &reply).on(key))

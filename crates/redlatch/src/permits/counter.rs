@@ -73,7 +73,7 @@ impl Counter {
     ) -> Result<Numbers, Fault> {
         let number = self.core.fresh_number();
         let call = args(Call::new(script).key(&self.key).request_number(number));
-        self.core.keeper.keep_looking();
+        self.core.keeper.note_call();
         // Such a request can be neither repeated nor undone, so its answer must be read, also when its task is dropped and the task's runtime
         // does not run on or ends, which would drive the connection.
         let (core, keeper) = (Arc::clone(&self.core), self.core.keeper.handle().clone());

@@ -183,7 +183,7 @@ impl Contender for Passer<'_> {
     }
 
     /// A latch that is not there is open.
-    fn vanishing_key(&self) -> Option<Arc<[u8]>> {
+    fn key_to_watch(&self) -> Option<Arc<[u8]>> {
         Some(self.0.0.key.clone())
     }
 

@@ -6,10 +6,10 @@ use crate::{
     core::observing::ObservedAcquire,
     core::{
         Core, Numbers, Wait,
+        ask_gate::Availability,
         contest::{Attempt, Contender},
         flight::{AfterDrop, OnAbandon},
         fork_safe::ForkSafeCore,
-        gate::Availability,
         wait::WaitDeadline,
     },
     error::{Error, ErrorKind},
@@ -18,7 +18,7 @@ use crate::{
     name::LockName,
     observe::Subject,
     permits::counter::{Counter, amount, item},
-    recipes::GateKey,
+    recipes::AskGateKey,
     scripts::{self, Script},
     store::{Call, Fault},
 };
@@ -352,7 +352,7 @@ impl Contender for Taker<'_> {
         self.semaphore.0.key()
     }
 
-    fn vanishing_key(&self) -> Option<Arc<[u8]>> {
+    fn key_to_watch(&self) -> Option<Arc<[u8]>> {
         None
     }
 
@@ -360,7 +360,7 @@ impl Contender for Taker<'_> {
         Some(self.semaphore.0.channel.clone())
     }
 
-    fn gate(&self) -> Option<GateKey> {
+    fn ask_gate(&self) -> Option<AskGateKey> {
         Some((self.semaphore.0.channel.clone(), self.permits))
     }
 

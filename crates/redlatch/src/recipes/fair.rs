@@ -37,7 +37,7 @@ impl Recipe for FairRecipe {
             .bytes(keys.channel())
             .constant(args.publish)
             .int(args.redisson_wait_ms)
-            .flag(args.count_ahead);
+            .flag(args.count_waiters_ahead);
         if args.refuse_if_owned { call.flag(true) } else { call }
     }
 

@@ -108,7 +108,7 @@ pub(crate) trait Recipe: Send + Sync + 'static {
     }
 
     /// The key whose end frees it for those who wait; `None` where the end of no key does.
-    fn vanishing_key(&self, keys: &Keys) -> Option<Arc<[u8]>> {
+    fn key_to_watch(&self, keys: &Keys) -> Option<Arc<[u8]>> {
         Some(keys.key.clone())
     }
 
@@ -126,7 +126,7 @@ pub(crate) trait Recipe: Send + Sync + 'static {
     }
 
     /// Where the tasks of this process that wait for the same take turns in asking; `None` when each asks for itself.
-    fn gate(&self, keys: &Keys, owner: &Owner) -> Option<GateKey> {
+    fn ask_gate(&self, keys: &Keys, owner: &Owner) -> Option<AskGateKey> {
         let _ = (keys, owner);
         None
     }
@@ -158,7 +158,7 @@ pub(crate) enum LanePolicy {
 }
 
 /// What is waited for, and how much of it.
-pub(crate) type GateKey = (Arc<[u8]>, i64);
+pub(crate) type AskGateKey = (Arc<[u8]>, i64);
 
 /// How long a lease is, and whether it is renewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -185,7 +185,7 @@ pub(crate) struct AcquireArgs {
     /// The owner lines up, in kinds with a queue on the server.
     pub(crate) waits: bool,
     /// Redisson's waiters before the owner in the queue may subtract from its time, so that they have to be counted.
-    pub(crate) count_ahead: bool,
+    pub(crate) count_waiters_ahead: bool,
     /// Another process may hold under the owner, and then this is no repeat: a hold of the owner that is there is not entered, and the
     /// reply is `{number, 0,` [`ALREADY_OWNED`]`}`.
     pub(crate) refuse_if_owned: bool,

@@ -6,7 +6,7 @@ use crate::{
     call::{Call, CountingCall, PUBLISH_LATER},
     keys::Keys,
     owner::Owner,
-    recipes::{AcquireArgs, ExpectedHolds, GateKey, LanePolicy, Recipe, TransferTarget},
+    recipes::{AcquireArgs, AskGateKey, ExpectedHolds, LanePolicy, Recipe, TransferTarget},
     scripts::{self, Script},
 };
 
@@ -72,7 +72,7 @@ impl Recipe for PermitsRecipe {
         &keys.timeouts
     }
 
-    fn vanishing_key(&self, _: &Keys) -> Option<Arc<[u8]>> {
+    fn key_to_watch(&self, _: &Keys) -> Option<Arc<[u8]>> {
         None
     }
 
@@ -111,7 +111,7 @@ impl Recipe for PermitsRecipe {
         self.renew(batch, holds, 0)
     }
 
-    fn gate(&self, keys: &Keys, owner: &Owner) -> Option<GateKey> {
+    fn ask_gate(&self, keys: &Keys, owner: &Owner) -> Option<AskGateKey> {
         // The owner's text is as long as it has permits.
         Some((keys.channel().clone(), owner.field().len() as i64))
     }

@@ -3,9 +3,9 @@
 //! Every server-side effect of this library is one of these scripts, so the local engine and a Redis server run the
 //! same logic. The contract that the scripts keep is `docs/protocol.md`.
 
-mod calls;
 #[cfg(test)]
 mod cases;
+mod commands;
 mod facts;
 mod header;
 mod library;
@@ -20,7 +20,7 @@ pub(crate) use facts::Fact;
 pub use library::{library, library_check, library_name};
 
 /// The number of the script set. The local daemon and its clients must agree on it, because the daemon runs only the
-/// scripts that it was built with; a test fails when a script changes and this number does not.
+/// scripts that it was built with. Each change of a script raises it.
 pub const EPOCH: u32 = 27;
 
 /// One script: its name, its text, and the SHA-1 by which servers know it.
@@ -136,7 +136,7 @@ impl Script {
 
     /// The commands that the text calls, in lower case; not the one that it publishes with, which is an argument.
     pub fn commands(&self) -> BTreeSet<&'static str> {
-        calls::named_in(self.source)
+        commands::named_in(self.source)
     }
 
     /// The same without those that only the drawing of a token comes to.

@@ -20,7 +20,7 @@ const ABANDONED_TIME: Duration = Duration::from_millis(250);
 
 impl Core {
     /// Sends a request whose grant replicas are to confirm, or whose owner may hold already. With the answer comes a way to ask the replicas.
-    pub(super) async fn send_acquire_acked_or_held_already(
+    pub(super) async fn send_rare_acquire(
         self: &Arc<Self>,
         request: &Arc<Request>,
         owner: &Owner,
@@ -29,7 +29,7 @@ impl Core {
     ) -> (Result<Reply, Fault>, Option<Confirm>) {
         let sending = call.sending.clone();
         let work =
-            self.clone().send_acquire_checked(request.clone(), owner.clone(), call, context.may_hold_already);
+            self.clone().send_acquire_checked(request.clone(), owner.clone(), call, context.refuse_if_owned);
         let flight = Flight::new(self, Box::pin(work), || {
             if sending.is_some_and(|sending| sending.give_up()) {
                 return Some(AfterDrop::NotSent);

@@ -35,7 +35,7 @@ fn asking(lease_ms: i64) -> AcquireArgs {
         lease_ms,
         fenced: false,
         waits: false,
-        count_ahead: false,
+        count_waiters_ahead: false,
         refuse_if_owned: false,
         redisson_wait_ms: 0,
         publish: "publish",

@@ -32,7 +32,7 @@ pub fn no_call_goes_unseen_by_a_keeper_that_stops_ticking() {
     shared.ticking.store(true, Ordering::SeqCst);
     let callers = [(); 2].map(|()| {
         let shared = keeper.shared.clone();
-        thread::spawn(move || shared.keep_looking())
+        thread::spawn(move || shared.note_call())
     });
     let mut seen = false;
     block_on(async {

@@ -91,7 +91,7 @@ impl Lanes {
             }
             match &lane.state {
                 LaneState::Contends(leader) => leader.clone(),
-                _ => return lane.extras().queue.iter().any(|entry| !entry.tell.is_closed()),
+                _ => return lane.rare().queue.iter().any(|entry| !entry.tell.is_closed()),
             }
         };
         leader.liveness.look_for(now_ms);

@@ -7,7 +7,7 @@ use crate::{
     core::{
         lane::{Lane, LaneState, WaiterEntry, Wakes},
         lease::{HeldLease, LastInterruption},
-        owners::OwnerBlock,
+        owner_claims::OwnerBlock,
     },
     recipes::{LanePolicy, LeaseTerm},
 };
@@ -16,14 +16,14 @@ use crate::{
 pub(crate) enum LaneChoice {
     /// Nothing: the next task has it.
     Passed,
-    /// Kinds that queue in the lane, for a task that needs an owner, token or lease term of its own: move the hold to it by one script
+    /// Kinds that queue in the lane, where the lease cannot be [passed on](is_passable): move the hold to the next task by one script
     /// (`Core::transfer`).
     Transfer(Box<NextTask>),
     /// Kinds that queue on the server: release by a script that also grants to this task, if it is the first in that queue (`Core::release_and_grant`).
     ReleaseAndGrant(Box<NextTask>),
-    /// Release it on the server. `tells_lane`: the lane waits for this release, and lets the next task contend when it is done
+    /// Release it on the server. `lane_waits`: the lane waits for this release, and lets the next task contend when it is done
     /// (`release_finished`).
-    Release { tells_lane: bool },
+    Release { lane_waits: bool },
 }
 
 /// The task that is to have a lock next by way of the server.
@@ -98,26 +98,26 @@ impl Lanes {
         let (mut wakes, mut drop_without_mutex) = (Wakes::default(), Vec::new());
         let outcome = self.change(&lease.keys, |lane| {
             if !lane.remove(lease) {
-                return Next::Choice(LaneChoice::Release { tells_lane: false });
+                return Next::Choice(LaneChoice::Release { lane_waits: false });
             }
             if lease.recipe.lane_policy() != LanePolicy::OneContends {
                 if !lease.owner.is_multi_process()
                     && let Some(next) = self.next_task(lane, lease, at.now_ms, &mut drop_without_mutex)
                 {
-                    lane.extras_mut().granting_releases += 1;
+                    lane.rare_mut().granting_releases += 1;
                     return Next::Choice(LaneChoice::ReleaseAndGrant(Box::new(next)));
                 }
                 wakes = lane.take_local_wakes();
-                return Next::Choice(LaneChoice::Release { tells_lane: false });
+                return Next::Choice(LaneChoice::Release { lane_waits: false });
             }
             if lane.is_busy() {
-                return Next::Choice(LaneChoice::Release { tells_lane: false });
+                return Next::Choice(LaneChoice::Release { lane_waits: false });
             }
             lane.state = LaneState::Releases { since_ms: at.now_ms };
             self.choose_next(lane, lease, at, &mut drop_without_mutex)
         });
         wakes.wake();
-        outcome.unwrap_or(Next::Choice(LaneChoice::Release { tells_lane: false }))
+        outcome.unwrap_or(Next::Choice(LaneChoice::Release { lane_waits: false }))
     }
 
     /// The first in line that still waits, with a block for its owner.
@@ -152,10 +152,10 @@ impl Lanes {
         let turn_is_over = now_ms.saturating_sub(lane.local_turn.since_ms) >= self.turn_limits.turn_ms_max
             || lane.local_turn.passes >= self.turn_limits.passes_max;
         if turn_is_over || lease.owner.is_multi_process() {
-            return Next::Choice(LaneChoice::Release { tells_lane: true });
+            return Next::Choice(LaneChoice::Release { lane_waits: true });
         }
         let Some(next) = self.next_task(lane, lease, now_ms, drop_without_mutex) else {
-            return Next::Choice(LaneChoice::Release { tells_lane: true });
+            return Next::Choice(LaneChoice::Release { lane_waits: true });
         };
         lane.local_turn.passes += 1;
         if !is_passable(lease, &next.entry, at) {

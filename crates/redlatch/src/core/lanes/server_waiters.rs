@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{LaneKey, Lanes};
 use crate::{
-    core::lane::{LaneExtras, WaiterEntry, Wakes},
+    core::lane::{RareLaneState, WaiterEntry, Wakes},
     keys::Keys,
     owner::Owner,
 };
@@ -13,7 +13,7 @@ impl Lanes {
     /// A task asks for a place in the queue on the server. From now on a release may hand over to it.
     pub(crate) fn line_up(&self, keys: &Arc<Keys>, entry: WaiterEntry) {
         let mut bucket = self.bucket(keys);
-        bucket.entry(LaneKey(keys.clone())).or_default().extras_mut().queue.push_back(entry);
+        bucket.entry(LaneKey(keys.clone())).or_default().rare_mut().queue.push_back(entry);
     }
 
     /// The server has the task in its queue, behind those that it was known to have.
@@ -21,25 +21,25 @@ impl Lanes {
         let mut bucket = self.bucket(keys);
         let Some(lane) = bucket.get_mut(&LaneKey(keys.clone())) else { return };
         let at = lane
-            .extras()
+            .rare()
             .queue
             .iter()
             .position(|entry| entry.owner.as_ref() == Some(owner) && !entry.is_in_server_queue);
-        if let Some(mut entry) = at.and_then(|at| lane.extras_mut().queue.remove(at)) {
+        if let Some(mut entry) = at.and_then(|at| lane.rare_mut().queue.remove(at)) {
             entry.is_in_server_queue = true;
             let at = lane.server_queue_end();
-            lane.extras_mut().queue.insert(at, entry);
+            lane.rare_mut().queue.insert(at, entry);
         }
     }
 
     /// Whether a task in line may count on this process: a task of it has what it waits for, hands it over just now, or
     /// comes before it. If so it is woken when that was in vain.
-    pub(crate) fn rely_on_local_grant(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
+    pub(crate) fn expects_local_grant(&self, keys: &Arc<Keys>, owner: &Owner) -> bool {
         let mut bucket = self.bucket(keys);
         let Some(lane) = bucket.get_mut(&LaneKey(keys.clone())) else { return false };
         let has_leases = lane.leases().next().is_some();
-        let Some(LaneExtras { queue, granting_releases, next_relies_on_local_wake, .. }) =
-            lane.extras_if_any()
+        let Some(RareLaneState { queue, granting_releases, next_relies_on_local_wake, .. }) =
+            lane.rare_if_any()
         else {
             return false;
         };
@@ -57,14 +57,14 @@ impl Lanes {
     /// A release that might have handed over is done; the task that it served is `None`, and otherwise waits on, first in line.
     pub(crate) fn release_and_grant_finished(&self, keys: &Arc<Keys>, waits_on: Option<WaiterEntry>) {
         let wakes = self.change(keys, |lane| {
-            let extras = lane.extras_mut();
-            extras.granting_releases = extras.granting_releases.saturating_sub(1);
-            let next_relies_on_local_wake = std::mem::take(&mut extras.next_relies_on_local_wake);
+            let rare = lane.rare_mut();
+            rare.granting_releases = rare.granting_releases.saturating_sub(1);
+            let next_relies_on_local_wake = std::mem::take(&mut rare.next_relies_on_local_wake);
             let Some(mut entry) = waits_on else { return Wakes::default() };
             entry.relies_on_local_wake |= next_relies_on_local_wake;
             if !entry.tell.is_closed() {
                 let at = if entry.is_in_server_queue { 0 } else { lane.server_queue_end() };
-                lane.extras_mut().queue.insert(at, entry);
+                lane.rare_mut().queue.insert(at, entry);
             }
             lane.take_local_wakes()
         });
@@ -72,29 +72,29 @@ impl Lanes {
     }
 
     /// A task no longer waits in the queue on the server.
-    pub(crate) fn step_out(&self, keys: &Arc<Keys>, owner: &Owner) {
+    pub(crate) fn leave_local_queue(&self, keys: &Arc<Keys>, owner: &Owner) {
         let left = self.change(keys, |lane| {
-            let at = lane.extras().queue.iter().position(|entry| entry.owner.as_ref() == Some(owner));
-            at.and_then(|at| lane.extras_mut().queue.remove(at))
+            let at = lane.rare().queue.iter().position(|entry| entry.owner.as_ref() == Some(owner));
+            at.and_then(|at| lane.rare_mut().queue.remove(at))
         });
         drop(left);
     }
 
     /// A task waits at the server for a hold beside others, until [`remove_concurrent_waiter`](Self::remove_concurrent_waiter).
     pub(crate) fn add_concurrent_waiter(&self, keys: &Arc<Keys>) {
-        self.bucket(keys).entry(LaneKey(keys.clone())).or_default().extras_mut().waiting_at_server += 1;
+        self.bucket(keys).entry(LaneKey(keys.clone())).or_default().rare_mut().waiting_at_server += 1;
     }
 
     /// Such a task no longer waits.
     pub(crate) fn remove_concurrent_waiter(&self, keys: &Arc<Keys>) {
         self.change(keys, |lane| {
-            let extras = lane.extras_mut();
-            extras.waiting_at_server = extras.waiting_at_server.saturating_sub(1);
+            let rare = lane.rare_mut();
+            rare.waiting_at_server = rare.waiting_at_server.saturating_sub(1);
         });
     }
 
     /// Whether such tasks wait.
     pub(crate) fn has_concurrent_waiters(&self, keys: &Arc<Keys>) -> bool {
-        self.bucket(keys).get(&LaneKey(keys.clone())).is_some_and(|lane| lane.extras().waiting_at_server > 0)
+        self.bucket(keys).get(&LaneKey(keys.clone())).is_some_and(|lane| lane.rare().waiting_at_server > 0)
     }
 }

@@ -14,7 +14,7 @@ use crate::{
         Request, Wait,
         lane::WaiterMessage,
         lease::{HeldLease, LastInterruption, SentAt},
-        owners::Owners,
+        owner_claims::Owners,
     },
     keys::{KeyKind, Keys},
     name::LockName,
@@ -64,15 +64,15 @@ impl Lock {
             };
             if gives_up {
                 thread::yield_now();
-                if let Some(handed) = self.lanes.leave_line(&mut handle) {
+                if let Some(handed) = self.lanes.leave_line(handle.close()) {
                     self.release(&handed);
                 }
                 return None;
             }
-            match block_on(&mut handle.inbox) {
+            match block_on(handle.inbox()) {
                 Ok(WaiterMessage::Lease(lease)) if lease.take() => return Some(lease),
                 Ok(WaiterMessage::Lease(_)) => {}
-                Ok(WaiterMessage::Contend { .. }) => return Some(self.contend(&request, number)),
+                Ok(WaiterMessage::Lead { .. }) => return Some(self.contend(&request, number)),
                 Err(_) => panic!("the lane is not closed"),
             }
         }
@@ -103,16 +103,16 @@ impl Lock {
     }
 
     fn release(&self, lease: &Arc<HeldLease>) {
-        assert_eq!(lease.leave(TERM), 1, "one guard has it");
+        assert_eq!(lease.guard_gives_back(TERM), 1, "one guard has it");
         let choice = self.lanes.pass_on(lease, NOW_MS, SURE);
         assert!(lease.mark_given_back(), "nothing else ends it");
         match choice {
             LaneChoice::Passed => {}
-            LaneChoice::Release { tells_lane } => {
+            LaneChoice::Release { lane_waits } => {
                 let was_held = std::mem::take(&mut *self.is_held_on_server.lock().unwrap());
                 assert!(was_held, "a hold is released once");
                 self.freed.notify_one();
-                if tells_lane {
+                if lane_waits {
                     self.lanes.release_finished(&self.keys, false);
                 }
             }

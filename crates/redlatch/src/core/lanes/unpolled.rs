@@ -27,7 +27,7 @@ impl Lanes {
                     lane.state = LaneState::Nothing;
                     stuck.push(key.0.clone());
                 }
-                has_line |= !lane.extras().queue.is_empty() && (lane.held().is_some() || lane.is_busy());
+                has_line |= !lane.rare().queue.is_empty() && (lane.held().is_some() || lane.is_busy());
                 leaders.extend(lane.leader().cloned());
                 if troubled {
                     told.extend(lane.some_in_line(usize::MAX));

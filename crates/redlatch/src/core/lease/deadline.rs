@@ -34,7 +34,7 @@ impl HeldLease {
     }
 
     /// Whether its time is over, or it was seen to be gone before that.
-    pub(in crate::core) fn was_seen_gone(&self) -> bool {
+    pub(in crate::core) fn was_seen_over(&self) -> bool {
         self.deadline_ms.load(Ordering::Acquire) & OVER != 0
     }
 
@@ -51,7 +51,7 @@ impl HeldLease {
             return false;
         };
         if until > before {
-            self.outlasts_grant.store(true, Ordering::Relaxed);
+            self.was_renewed.store(true, Ordering::Relaxed);
         }
         self.note_seen(sent_at);
         // What was confirmed for less leaves the next renewal where it was: the hold would end before it.

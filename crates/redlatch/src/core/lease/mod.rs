@@ -1,7 +1,7 @@
 //! A lease: the hold that the server knows of, as far as this process can tell.
 //!
 //! A *lease* is the hold on the server, a *guard* is the hold of a task; a lease may pass from guard to guard (decision
-//! D10). Its deadline is counted from the moment a request was sent, on the boot-time clock, so that it is over here
+//! D10). Its deadline is counted from just before a request is given to the store, on the boot-time clock, so that it is over here
 //! before it can be over on the server.
 
 mod deadline;
@@ -28,7 +28,7 @@ pub(crate) use detached::HoldToAdopt;
 use last_seen::LastSeen;
 pub(crate) use last_seen::{LastInterruption, SentAt};
 pub(super) use rare::Change;
-use rare::{NEVER, Rare, Reentries};
+use rare::{NEVER, RareLeaseState, Reentries};
 
 const HELD: u8 = 0;
 const GIVEN_BACK: u8 = 1;
@@ -55,7 +55,7 @@ pub(crate) struct HeldLease {
     pub(crate) owner: Owner,
     pub(crate) recipe: &'static dyn Recipe,
     pub(crate) token: Option<u64>,
-    /// The length of each renewal, which is that of the longest hold that is renewed; also what a hold without renewal was granted for.
+    /// For how long each renewal asks: the longest lease of the renewed holds. Without renewal: the lease of the grant.
     lease_ms: AtomicI64,
     deadline_ms: AtomicU64,
     last_seen: LastSeen,
@@ -69,14 +69,14 @@ pub(crate) struct HeldLease {
     /// A request with an unknown outcome went out for this owner; the release is repeated later.
     pub(crate) outcome_unknown: AtomicBool,
     /// It was made to last for longer than its grant: a failover may keep the grant and lose that.
-    outlasts_grant: AtomicBool,
+    was_renewed: AtomicBool,
     /// A request that changes the count was not answered, and may still arrive.
     count_in_doubt: AtomicBool,
     /// A request that ends the hold was not answered, and may still arrive.
     end_in_doubt: AtomicBool,
     pub(crate) schedule: Schedule,
     /// What few leases have.
-    rare: OnceLock<Box<Rare>>,
+    rare: OnceLock<Box<RareLeaseState>>,
 }
 
 /// Numbers the holds of this process.
@@ -122,8 +122,8 @@ pub(crate) struct Schedule {
     pub(crate) agenda_due_ms: AtomicU64,
     /// Where the agenda has it.
     pub(crate) agenda_index: AtomicUsize,
-    /// The keeper has subscribed to the lock's channel for tasks of this process that wait for this lease to end (`lookout.rs`).
-    pub(crate) has_lookout: AtomicBool,
+    /// The keeper has subscribed to the lock's channel for tasks of this process that wait for this lease to end (`listen_for_line.rs`).
+    pub(crate) listens_for_line: AtomicBool,
 }
 
 impl HeldLease {
@@ -140,7 +140,7 @@ impl HeldLease {
         lease_term: LeaseTerm,
         sent_at: SentAt,
     ) -> Self {
-        owner.begins_to_hold();
+        owner.note_lease_begun();
         let sent_ms = sent_at.at_ms;
         HeldLease {
             keys,
@@ -156,7 +156,7 @@ impl HeldLease {
             ended: Signal::default(),
             offered_ms: AtomicU64::new(0),
             outcome_unknown: AtomicBool::new(false),
-            outlasts_grant: AtomicBool::new(false),
+            was_renewed: AtomicBool::new(false),
             count_in_doubt: AtomicBool::new(false),
             end_in_doubt: AtomicBool::new(false),
             schedule: Schedule {
@@ -170,7 +170,7 @@ impl HeldLease {
 
     /// The same hold for the next guard, under an identity of its own for loss signals.
     pub(crate) fn successor(&self) -> Self {
-        self.owner.holds_on();
+        self.owner.note_lease_replaced();
         let next = HeldLease {
             keys: self.keys.clone(),
             owner: self.owner.clone(),
@@ -185,7 +185,7 @@ impl HeldLease {
             ended: Signal::default(),
             offered_ms: AtomicU64::new(0),
             outcome_unknown: AtomicBool::new(self.outcome_unknown.load(Ordering::Relaxed)),
-            outlasts_grant: AtomicBool::new(self.outlasts_grant.load(Ordering::Relaxed)),
+            was_renewed: AtomicBool::new(self.was_renewed.load(Ordering::Relaxed)),
             count_in_doubt: AtomicBool::new(self.count_in_doubt.load(Ordering::Relaxed)),
             end_in_doubt: AtomicBool::new(false),
             schedule: Schedule::default(),
@@ -206,14 +206,14 @@ impl HeldLease {
 
     /// Whether a later answer than that of the grant has made it last for longer.
     pub(in crate::core) fn was_renewed(&self) -> bool {
-        self.outlasts_grant.load(Ordering::Relaxed)
+        self.was_renewed.load(Ordering::Relaxed)
     }
 
     /// The lease to send to the server again, because no renewal will: after an extension, or after a grant that was asked for twice.
     /// `None` if the server knows it from the grant.
     pub(super) fn reassert_ms(&self, now_ms: u64) -> Option<i64> {
         // The deadline of a grant that was asked for again is that of the last answer.
-        if !self.outlasts_grant.load(Ordering::Relaxed) && !self.outcome_unknown.load(Ordering::Relaxed) {
+        if !self.was_renewed.load(Ordering::Relaxed) && !self.outcome_unknown.load(Ordering::Relaxed) {
             return None;
         }
         let left_ms = i64::try_from(self.deadline_ms().saturating_sub(now_ms)).unwrap_or(i64::MAX);
@@ -364,8 +364,8 @@ impl HeldLease {
     }
 
     /// One guard gives its hold back; returns how many there were. After the last one nothing enters the lease any more. The server counts
-    /// it until it has been told, which is until [`note_left`](Self::note_left), or the end of the lease.
-    pub(crate) fn leave(&self, lease_term: LeaseTerm) -> u32 {
+    /// it until it has been told, which is until [`note_given_back`](Self::note_given_back), or the end of the lease.
+    pub(crate) fn guard_gives_back(&self, lease_term: LeaseTerm) -> u32 {
         let before = self.change_holds(|holds| {
             let before = holds.count;
             holds.count = before.saturating_sub(1);
@@ -382,7 +382,7 @@ impl HeldLease {
     }
 
     /// The server has counted down a hold that was given back, as far as this process knows.
-    pub(crate) fn note_left(&self) {
+    pub(crate) fn note_given_back(&self) {
         self.change_holds(|holds| holds.leaving = holds.leaving.saturating_sub(1));
     }
 
@@ -393,7 +393,7 @@ impl HeldLease {
 
     /// One guard goes without giving its hold back; whether it was the last one. Then nothing enters the lease any more.
     #[must_use]
-    pub(crate) fn leave_unreleased(&self, lease_term: LeaseTerm) -> bool {
+    pub(crate) fn guard_goes_unreleased(&self, lease_term: LeaseTerm) -> bool {
         let is_last = self.change_holds(|holds| {
             holds.count = holds.count.saturating_sub(1);
             holds.renewed -= u32::from(lease_term.renewed).min(holds.renewed);
@@ -438,7 +438,7 @@ impl HeldLease {
     pub(crate) fn mark_given_back(&self) -> bool {
         let held = self.state.compare_exchange(HELD, GIVEN_BACK, Ordering::AcqRel, Ordering::Acquire).is_ok();
         if held {
-            self.owner.holds_less();
+            self.owner.note_lease_over();
             self.ended.tell();
         }
         held
@@ -455,7 +455,7 @@ impl HeldLease {
         if self.state.compare_exchange(HELD, LOST, Ordering::AcqRel, Ordering::Acquire).is_err() {
             return false;
         }
-        self.owner.holds_less();
+        self.owner.note_lease_over();
         self.ended.tell();
         true
     }
@@ -469,7 +469,7 @@ impl HeldLease {
         self.ended.until(|| (!self.is_held()).then(|| self.loss().cloned())).await
     }
 
-    fn rare(&self) -> &Rare {
+    fn rare(&self) -> &RareLeaseState {
         self.rare.get_or_init(Box::default)
     }
 
@@ -561,7 +561,7 @@ fn is_late(offered_ms: u64, now_ms: u64) -> bool {
 impl Drop for HeldLease {
     fn drop(&mut self) {
         if *self.state.get_mut() == HELD {
-            self.owner.holds_less();
+            self.owner.note_lease_over();
         }
     }
 }

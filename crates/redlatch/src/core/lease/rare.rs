@@ -17,7 +17,7 @@ use crate::{
 };
 
 #[derive(Default)]
-pub(super) struct Rare {
+pub(super) struct RareLeaseState {
     pub(super) loss: OnceLock<LossReason>,
     /// How replicas confirmed the grant.
     pub(super) replicated: OnceLock<Confirmed>,
@@ -35,21 +35,21 @@ pub(super) struct Rare {
     left: Mutex<Option<Arc<HoldToAdopt>>>,
 }
 
-impl Rare {
+impl RareLeaseState {
     fn left(&self) -> MutexGuard<'_, Option<Arc<HoldToAdopt>>> {
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the next guard's lease has of it; `None` if nothing.
-    pub(super) fn successor(&self) -> Option<Rare> {
-        let Rare { replicated, before, pending_extension_ms, .. } = self;
+    pub(super) fn successor(&self) -> Option<RareLeaseState> {
+        let RareLeaseState { replicated, before, pending_extension_ms, .. } = self;
         let pending_extension_ms = pending_extension_ms.load(Ordering::Acquire);
         let has_any = replicated.get().is_some() || before.get().is_some() || pending_extension_ms > 0;
-        has_any.then(|| Rare {
+        has_any.then(|| RareLeaseState {
             replicated: replicated.clone(),
             before: before.clone(),
             pending_extension_ms: pending_extension_ms.into(),
-            ..Rare::default()
+            ..RareLeaseState::default()
         })
     }
 }

@@ -68,13 +68,13 @@ fn it_is_renewed_for_as_long_as_the_longest_that_stay() {
         enter(&lease, lease_term);
         assert_eq!(lease.lease_ms(), longest_ms);
     }
-    lease.leave(renewed(9_000));
+    lease.guard_gives_back(renewed(9_000));
     assert_eq!((lease.lease_ms(), lease.longest_ms()), (5_000, 9_000));
-    lease.leave(fixed(20_000));
+    lease.guard_gives_back(fixed(20_000));
     assert_eq!(lease.lease_ms(), 5_000);
-    assert!(!lease.leave_unreleased(renewed(1_000)));
+    assert!(!lease.guard_goes_unreleased(renewed(1_000)));
     assert_eq!(lease.lease_ms(), 5_000);
-    lease.leave(renewed(5_000));
+    lease.guard_gives_back(renewed(5_000));
     assert_eq!(lease.lease_ms(), 5_000, "the last one goes with it");
 }
 

@@ -58,7 +58,7 @@ pub fn a_hold_ends_once() {
 /// One guard gives its hold back while two others come in: the last one that leaves knows that it is the last.
 pub fn a_lease_has_one_last_guard() {
     let lease = lease();
-    let leave = |lease: &HeldLease| lease.leave(TERM) == 1;
+    let leave = |lease: &HeldLease| lease.guard_gives_back(TERM) == 1;
     let first = spawn(&lease, move |lease| leave(&lease));
     let others = [(), ()].map(|()| {
         spawn(&lease, move |lease| {

@@ -6,7 +6,9 @@ use tokio::sync::oneshot;
 
 use super::{Outcome, RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN, ReleaseMode, Unlocked};
 use crate::{
-    core::{Core, flight::Work, keeper::received, lease::HeldLease, owners::OwnerBlock, wait::ANSWER_TIME},
+    core::{
+        Core, flight::Work, keeper::received, lease::HeldLease, owner_claims::OwnerBlock, wait::ANSWER_TIME,
+    },
     error::{Error, ErrorKind},
     jitter::jittered,
     store::{Fault, Reply},
@@ -17,7 +19,7 @@ impl Core {
     pub(in crate::core) async fn finish_after_first_try(
         self: Arc<Self>,
         lease: Arc<HeldLease>,
-        tells_lane: bool,
+        lane_waits: bool,
         block: OwnerBlock,
         mode: ReleaseMode,
         outcome: Result<Reply, Fault>,
@@ -26,7 +28,7 @@ impl Core {
             Ok(outcome) => Ok(outcome),
             Err(fault) => self.release_again(&lease, &block, fault).await,
         };
-        self.finish_release_in_lane(&lease, tells_lane, block, outcome)
+        self.finish_release_in_lane(&lease, lane_waits, block, outcome)
     }
 
     /// As [`finish_after_first_try`](Self::finish_after_first_try) for a release that nobody waits for. Without an answer it is repeated on the keeper's
@@ -34,7 +36,7 @@ impl Core {
     pub(super) async fn finish_abandoned(
         self: Arc<Self>,
         lease: Arc<HeldLease>,
-        tells_lane: bool,
+        lane_waits: bool,
         block: OwnerBlock,
         mode: ReleaseMode,
         outcome: Result<Outcome, Work<Outcome>>,
@@ -42,9 +44,9 @@ impl Core {
         let work = match outcome {
             Err(work) if mode == ReleaseMode::AllHolds => work,
             Err(work) => {
-                return self.clone().finish_after_first_try(lease, tells_lane, block, mode, work.await).await;
+                return self.clone().finish_after_first_try(lease, lane_waits, block, mode, work.await).await;
             }
-            Ok(outcome) => return self.finish_after_first_try(lease, tells_lane, block, mode, outcome).await,
+            Ok(outcome) => return self.finish_after_first_try(lease, lane_waits, block, mode, outcome).await,
         };
         lease.mark_end_in_doubt();
         let (another, held, core) = (block.another(), lease.clone(), self.clone());
@@ -56,7 +58,7 @@ impl Core {
             Ok(outcome) => Ok(outcome),
             Err(fault) => self.release_again(&lease, &block, fault).await,
         };
-        self.finish_release_in_lane(&lease, tells_lane, block, outcome)
+        self.finish_release_in_lane(&lease, lane_waits, block, outcome)
     }
 
     /// Releases what all guards of a lease hold: under a shared owner they are counted down one by one.

@@ -319,7 +319,7 @@ impl Guard {
                 self.core.owners.block(&self.lease.keys, &self.lease.owner).unanswered();
             }
             self.core.store.outlives(self.lease.owner.field());
-            if self.lease.leave_unreleased(self.lease_term) {
+            if self.lease.guard_goes_unreleased(self.lease_term) {
                 self.core.lanes.forget(&self.lease);
                 if self.lease.mark_given_back() {
                     self.core.hold_ended(&self.lease, HoldEnd::Detached);

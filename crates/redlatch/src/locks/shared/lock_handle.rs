@@ -10,7 +10,7 @@ use crate::{
         adopt::Taken,
         fork_safe::ForkSafeCore,
         lease::{HeldLease, HoldToAdopt},
-        owners::OwnerClaim,
+        owner_claims::OwnerClaim,
         release::Unlocked,
         send_once::{Counted, SentOnce},
     },
@@ -117,7 +117,7 @@ impl LockHandle {
 
     pub(crate) async fn query(&self, owner: Option<&Owner>) -> Result<(i64, i64), Error> {
         self.ready()?;
-        self.core.keeper.keep_looking();
+        self.core.keeper.note_call();
         let call = self.recipe.query(&self.keys, owner.map_or("", |owner| owner.field()));
         let reply = self.core.run(call).await.map_err(|fault| self.error(fault))?;
         match reply.array() {

@@ -40,7 +40,7 @@ impl Client {
     /// As [`diagnose`](Self::diagnose).
     pub async fn diagnose_under(&self, prefix: &str) -> Result<Vec<Finding>, Error> {
         self.core.check_open()?;
-        self.core.keeper.keep_looking();
+        self.core.keeper.note_call();
         let mut findings = vec![Finding::new(Severity::Good, "store", self.store())];
         findings.extend(self.core.store.diagnose().await.map_err(Fault::into_error)?);
         findings.push(self.try_a_lock(prefix).await);
@@ -62,7 +62,7 @@ impl Client {
         if layout::name_under(prefix, "x").is_none() {
             LockName::new(format!("{prefix}x"))?;
         }
-        self.core.keeper.keep_looking();
+        self.core.keeper.note_call();
         self.core.store.try_rights(kinds, prefix).await.map_err(Fault::into_error)
     }
 

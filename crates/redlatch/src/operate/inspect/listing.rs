@@ -87,7 +87,7 @@ impl Client {
         // Names that were looked at. A walk may meet a key twice while the keyspace grows, and two walks may meet in one name.
         let mut seen: BTreeSet<LockName> = BTreeSet::new();
         let mut found: Vec<LockState> = Vec::new();
-        self.core.keeper.keep_looking();
+        self.core.keeper.note_call();
         self.core.store.ready().await.map_err(Fault::into_error)?;
         let slots = self.core.store.slot_of_each_server();
         let kinds: BTreeSet<Walk> = wanted.iter().flat_map(|kind| kind.walks()).copied().collect();
@@ -123,7 +123,7 @@ impl Client {
         cursor: &Arc<str>,
         pattern: &str,
     ) -> Result<(Arc<str>, Vec<LockName>), Error> {
-        self.core.keeper.keep_looking();
+        self.core.keeper.note_call();
         let (key_type, helpers) = walk.keys();
         let keys: Arc<str> = helpers.map_or_else(|| pattern.into(), |place| place.of_any().into());
         let call = Call::new(&scripts::LIST).text(cursor).text(&keys).int(KEYS_PER_STEP).int(FIELDS_MAX);

@@ -153,7 +153,7 @@ impl Client {
     async fn look(&self, name: LockName) -> Result<LockState, Error> {
         let [keys, fair, permits] =
             [KeyKind::Lock, KeyKind::Fair, KeyKind::Permits].map(|kind| Keys::new(name.clone(), kind));
-        self.core.keeper.keep_looking();
+        self.core.keeper.note_call();
         let alone = Call::new(&scripts::SHOW).key(&keys.key);
         let beside = [keys.token(), &fair.queue, &fair.timeouts, &permits.timeouts];
         // A name that only others use may have braces that put these into another slot, and a call names keys of one slot only.

@@ -369,7 +369,7 @@ impl Contender for Taker<'_> {
     }
 
     /// Time alone frees permits.
-    fn vanishing_key(&self) -> Option<Arc<[u8]>> {
+    fn key_to_watch(&self) -> Option<Arc<[u8]>> {
         None
     }
 

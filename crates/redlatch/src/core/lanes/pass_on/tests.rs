@@ -7,7 +7,7 @@ use crate::{
         Request, Wait,
         lane::WaiterHandle,
         lanes::{JoinStep, TurnLimits},
-        owners::Owners,
+        owner_claims::Owners,
     },
     error::LossReason,
     keys::{KeyKind, Keys},

@@ -61,7 +61,7 @@ impl Lanes {
         }
         for bucket in &self.buckets {
             for lane in bucket.lock().unwrap_or_else(PoisonError::into_inner).values() {
-                let Some(lease) = lane.held().filter(|_| !lane.extras().queue.is_empty()) else {
+                let Some(lease) = lane.held().filter(|_| !lane.rare().queue.is_empty()) else {
                     continue;
                 };
                 if lease.last_proof_sent_ms() + unseen_ms <= now_ms {
@@ -80,14 +80,14 @@ impl Lanes {
         let bucket = self.bucket(keys);
         bucket
             .get(&LaneKey(keys.clone()))
-            .is_some_and(|lane| lane.extras().queue.iter().any(|entry| !entry.tell.is_closed()))
+            .is_some_and(|lane| lane.rare().queue.iter().any(|entry| !entry.tell.is_closed()))
     }
 
     /// How many lanes there are (names held, contended or waited for), and how many tasks stand in them.
     pub(crate) fn count(&self) -> (usize, usize) {
         let count = |bucket: &Mutex<Bucket>| {
             let bucket = bucket.lock().unwrap_or_else(PoisonError::into_inner);
-            (bucket.len(), bucket.values().map(|lane| lane.extras().queue.len()).sum::<usize>())
+            (bucket.len(), bucket.values().map(|lane| lane.rare().queue.len()).sum::<usize>())
         };
         self.buckets.iter().map(count).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     }

@@ -18,7 +18,7 @@ use std::{
 use super::task_liveness::{LOOKED_FOR_MAX, TaskLiveness};
 use crate::{
     randomness::SeededMap,
-    recipes::GateKey,
+    recipes::AskGateKey,
     sync::{
         Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -69,7 +69,7 @@ impl Gate {
 /// The gates of one client.
 #[derive(Default)]
 pub(crate) struct Gates {
-    open: Mutex<SeededMap<GateKey, Weak<Gate>>>,
+    open: Mutex<SeededMap<AskGateKey, Weak<Gate>>>,
     /// A task may stand in line behind another one.
     lined: AtomicBool,
 }
@@ -84,14 +84,14 @@ pub(crate) enum Availability {
 }
 
 /// A place in the line, and the right to ask once it is the first, until dropped.
-pub(crate) struct GatePass {
+pub(crate) struct RightToAsk {
     gate: Arc<Gate>,
     task: Arc<TaskLiveness>,
 }
 
-impl GatePass {
+impl RightToAsk {
     /// Waits until this task is the first in line.
-    async fn comes(self) -> GatePass {
+    async fn comes(self) -> RightToAsk {
         poll_fn(|context| {
             self.task.note(context);
             // One that was passed over because it was not polled is in no line any more, and need not wait either.
@@ -105,13 +105,13 @@ impl GatePass {
     }
 }
 
-impl Drop for GatePass {
+impl Drop for RightToAsk {
     fn drop(&mut self) {
         self.gate.leave(&self.task);
     }
 }
 
-impl GatePass {
+impl RightToAsk {
     /// Notes that a request is sent at that moment.
     pub(crate) fn note_asking(&self, now_ms: u64) {
         self.gate.asked_ms.fetch_max(now_ms, Ordering::Relaxed);
@@ -154,9 +154,9 @@ impl Gates {
     /// Cancel safe: dropping the future leaves the line.
     pub(crate) fn pass(
         &self,
-        key: GateKey,
+        key: AskGateKey,
         task: Arc<TaskLiveness>,
-    ) -> impl Future<Output = GatePass> + Send + use<> {
+    ) -> impl Future<Output = RightToAsk> + Send + use<> {
         let gate = self.gate(key);
         let is_behind = {
             let mut line = gate.line();
@@ -166,7 +166,7 @@ impl Gates {
         if is_behind {
             self.lined.store(true, Ordering::Release);
         }
-        let pass = GatePass { gate, task };
+        let pass = RightToAsk { gate, task };
         async move { pass.comes().await }
     }
 
@@ -205,12 +205,12 @@ impl Gates {
     }
 
     /// Whether a waiter has the pass of this gate, or waits for it.
-    pub(crate) fn is_taken(&self, key: &GateKey) -> bool {
+    pub(crate) fn is_taken(&self, key: &AskGateKey) -> bool {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.get(key).and_then(Weak::upgrade).is_some_and(|gate| !gate.line().is_empty())
     }
 
-    fn gate(&self, key: GateKey) -> Arc<Gate> {
+    fn gate(&self, key: AskGateKey) -> Arc<Gate> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(gate) = open.get(&key).and_then(Weak::upgrade) {
             return gate;
@@ -233,7 +233,7 @@ impl Gates {
 mod tests {
     use super::*;
 
-    fn key(n: i64) -> GateKey {
+    fn key(n: i64) -> AskGateKey {
         (Arc::from(&b"x"[..]), n)
     }
 

@@ -13,7 +13,7 @@ use std::{
 use futures_util::FutureExt;
 use tokio::sync::Notify;
 
-use super::{Core, watch::WATCH_REFRESH_MS};
+use super::{Core, watch_holds::WATCH_REFRESH_MS};
 use crate::{
     catch_panic::catch_panic,
     randomness::SeededMap,
@@ -78,7 +78,7 @@ impl AwaitedNames {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns what wakes the task that is to look at the key, if there is none yet.
+    /// For the first waiter of a key: what will wake the task that looks at it, which the caller has to start.
     fn add(&self, key: &Arc<[u8]>, notify: &Arc<Notify>, waits_for: WaitsFor) -> Option<Arc<Notify>> {
         let mut names = self.lock();
         let name = names.entry(key.clone()).or_default();
@@ -179,8 +179,8 @@ impl AwaitedName {
 }
 
 impl Core {
-    /// Has a waiter woken when the key is gone, until what is returned is dropped.
-    pub(super) fn watch_until_gone(
+    /// Has a waiter woken when what it [waits for](WaitsFor) has come about, until what is returned is dropped.
+    pub(super) fn watch_awaited_key(
         &self,
         key: Arc<[u8]>,
         notify: Arc<Notify>,

@@ -7,7 +7,7 @@ use super::{
     acquire::AcquireOutcome,
     lease::HeldLease,
     multi_process::already_held,
-    owners::{AttemptMode, OwnerClaim},
+    owner_claims::{AttemptMode, OwnerClaim},
     wait::{ServerWait, WaitDeadline},
 };
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
 
 impl Core {
     /// Acquires for an owner that can be used again: with the claim on it, and when nothing of it is under way that could take the hold
-    /// away. The attempt keeps the claim until the lane knows the hold, or what is left of the attempt [blocks](super::owners::OwnerBlock) the owner.
+    /// away. The attempt keeps the claim until the lane knows the hold, or what is left of the attempt [blocks](super::owner_claims::OwnerBlock) the owner.
     pub(super) async fn acquire_as(
         self: &Arc<Self>,
         request: &Arc<Request>,
@@ -57,7 +57,11 @@ impl Core {
     /// Refuses an owner that holds the name as a lock of another kind: the server has one field for both, and would take the one for
     /// a repeat of the other. The caller has the claim on the owner, because without it another attempt of the owner may be granted after the look. An
     /// owner that is made for one acquire needs none.
-    pub(super) fn check_kind(&self, request: &Request, claim: Option<&OwnerClaim>) -> Result<(), Error> {
+    pub(super) fn check_owner_holds_no_other_kind(
+        &self,
+        request: &Request,
+        claim: Option<&OwnerClaim>,
+    ) -> Result<(), Error> {
         debug_assert_eq!(
             claim.is_some(),
             request.owner.is_some(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Bucket, JoinStep, LaneKey, Lanes, kinds};
 use crate::{
-    core::{Request, Wait, owners::OwnerClaim},
+    core::{Request, Wait, owner_claims::OwnerClaim},
     error::{Error, ErrorKind},
     owner::Owner,
     sync::MutexGuard,

@@ -3,7 +3,7 @@
 //! What is told is a hint, and only a look at the server decides. Keys are watched once, so they are watched anew after each
 //! renewal, which ends the watching without a word, and after each change that has ended nothing. Only holds that the background
 //! thread has taken in are watched: short ones cost nothing. Where a store does not tell, renewals find out, as they do anyway. Names that
-//! are waited for are watched likewise: `awaited.rs`.
+//! are waited for are watched likewise: `watch_awaited_names.rs`.
 
 use std::{
     future::Future,
@@ -294,7 +294,7 @@ impl Core {
 
     /// Has the next change of each of these keys told. Answers how many of them exist, where that is known; `None` where there is no answer.
     async fn have_told(&self, keys: Vec<Arc<[u8]>>) -> Option<Option<u64>> {
-        self.keeper.keep_looking();
+        self.keeper.note_call();
         self.watched.is_used.store(true, Relaxed);
         let outcome = tokio::time::timeout(self.config.response_timeout, self.store.watch(keys)).await;
         let found = outcome.ok()?.ok()?;

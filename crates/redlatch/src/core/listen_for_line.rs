@@ -24,7 +24,7 @@ impl Core {
     /// Begins to listen for the lines that are worth it.
     pub(super) fn listen_for_lines(self: &Arc<Self>, now_ms: u64) {
         for lease in self.lanes.waited_for(now_ms, UNSEEN_MS_MIN) {
-            if !lease.schedule.has_lookout.swap(true, Ordering::AcqRel) {
+            if !lease.schedule.listens_for_line.swap(true, Ordering::AcqRel) {
                 let core = self.clone();
                 self.keeper.handle().spawn(async move { core.listen_for(lease).await });
             }
@@ -68,10 +68,10 @@ struct Listening {
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        self.lease.schedule.has_lookout.store(false, Ordering::Release);
+        self.lease.schedule.listens_for_line.store(false, Ordering::Release);
         if std::thread::panicking() {
             self.core.lanes.look_at_lines();
-            self.core.keeper.keep_looking();
+            self.core.keeper.note_call();
         }
     }
 }

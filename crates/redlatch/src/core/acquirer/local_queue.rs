@@ -15,7 +15,7 @@ use crate::{
 
 /// The place in a queue on the server, for kinds that have one.
 #[derive(Default)]
-pub(super) enum ServerLine {
+pub(super) enum LocalQueuePlace {
     #[default]
     Outside,
     /// Asked for, so it must be given up when no grant follows; known to the tasks of this process that release.
@@ -35,10 +35,10 @@ impl Acquirer {
 
     /// Stands in line before it asks, so that a release which comes after the answer finds it there.
     fn line_up(&mut self) {
-        if matches!(self.server_line, ServerLine::Outside) {
+        if matches!(self.local_queue, LocalQueuePlace::Outside) {
             let (entry, handle) =
                 WaiterEntry::new(&self.request, Some(self.owner.clone()), self.wake.clone());
-            self.server_line = ServerLine::Inside(handle);
+            self.local_queue = LocalQueuePlace::Inside(handle);
             self.core.lanes.line_up(&self.request.keys, entry);
         }
     }
@@ -57,9 +57,11 @@ impl Acquirer {
         outcome: Result<Attempt<Arc<HeldLease>>, Fault>,
     ) -> Result<Attempt<Arc<HeldLease>>, Fault> {
         match outcome {
-            Ok(Attempt::QueuedBehind { count_ahead }) => self.count_ahead = count_ahead,
+            Ok(Attempt::QueuedBehind { count_waiters_ahead }) => {
+                self.count_waiters_ahead = count_waiters_ahead
+            }
             // What was not answered may have lined up anew, behind others than were counted.
-            Err(_) => self.count_ahead = true,
+            Err(_) => self.count_waiters_ahead = true,
             Ok(_) => {}
         }
         match outcome {
@@ -77,7 +79,7 @@ impl Acquirer {
             // Another process holds under this owner. Giving up a place in the queue would give back that hold, and a place
             // from an earlier attempt went with the grant.
             Err(Fault::Server(error)) if error.kind() == ErrorKind::AlreadyHeld => {
-                self.step_out();
+                self.leave_local_queue();
                 Err(Fault::Server(error))
             }
             outcome => outcome,
@@ -86,27 +88,26 @@ impl Acquirer {
 
     /// No longer takes what is handed over. Says whether a place in the queue on the server may have to be given up, and has what was
     /// handed over at the last moment.
-    pub(super) fn close_line(&mut self) -> (bool, Option<Arc<HeldLease>>) {
-        let ServerLine::Inside(mut handle) = std::mem::take(&mut self.server_line) else {
+    pub(super) fn stop_hand_overs(&mut self) -> (bool, Option<Arc<HeldLease>>) {
+        let LocalQueuePlace::Inside(handle) = std::mem::take(&mut self.local_queue) else {
             return (false, None);
         };
-        // Closing comes before looking: a release that puts this task back in line looks whether it still waits, and what was handed
-        // over before is found here.
-        handle.inbox.close();
-        self.core.lanes.step_out(&self.request.keys, &self.owner);
-        match handle.inbox.try_recv() {
-            Ok(WaiterMessage::Lease(lease)) if lease.take() => (true, Some(lease)),
-            Ok(WaiterMessage::Lease(_)) => {
+        // A release that puts this task back in line looks whether it still waits, so it leaves when it is told nothing more.
+        let told = handle.close().told;
+        self.core.lanes.leave_local_queue(&self.request.keys, &self.owner);
+        match told {
+            Some(WaiterMessage::Lease(lease)) if lease.take() => (true, Some(lease)),
+            Some(WaiterMessage::Lease(_)) => {
                 self.offer_taken_back = true;
                 (true, None)
             }
-            Ok(WaiterMessage::Contend { .. }) | Err(_) => (true, None),
+            Some(WaiterMessage::Lead { .. }) | None => (true, None),
         }
     }
 
-    /// As [`close_line`](Self::close_line), and gives back what was handed over.
-    pub(super) fn step_out(&mut self) -> bool {
-        let (lined_up, handed) = self.close_line();
+    /// As [`stop_hand_overs`](Self::stop_hand_overs), and gives back what was handed over.
+    pub(super) fn leave_local_queue(&mut self) -> bool {
+        let (lined_up, handed) = self.stop_hand_overs();
         if let Some(lease) = handed {
             self.core.release_in_background(&lease, lease.lease_term());
         }
@@ -115,18 +116,18 @@ impl Acquirer {
 
     /// The lease that a task of this process has handed over, if any.
     fn handed(&mut self) -> Option<Arc<HeldLease>> {
-        let ServerLine::Inside(handle) = &mut self.server_line else { return None };
-        match handle.inbox.try_recv() {
-            Ok(WaiterMessage::Lease(lease)) if !lease.take() => {
+        let LocalQueuePlace::Inside(handle) = &mut self.local_queue else { return None };
+        match handle.told() {
+            Some(WaiterMessage::Lease(lease)) if !lease.take() => {
                 self.offer_taken_back = true;
                 None
             }
-            Ok(WaiterMessage::Lease(lease)) if lease.is_valid(self.core.now_ms()) => Some(lease),
-            Ok(WaiterMessage::Lease(lease)) => {
+            Some(WaiterMessage::Lease(lease)) if lease.is_valid(self.core.now_ms()) => Some(lease),
+            Some(WaiterMessage::Lease(lease)) => {
                 self.core.lanes.forget(&lease);
                 None
             }
-            Ok(WaiterMessage::Contend { .. }) | Err(_) => None,
+            Some(WaiterMessage::Lead { .. }) | None => None,
         }
     }
 }

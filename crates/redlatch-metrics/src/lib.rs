@@ -34,8 +34,12 @@
 //! # Ok(()) }
 //! ```
 
-use metrics::{Label, SharedString, Unit, counter, gauge, histogram};
-use redlatch::observe::{Classes, Event, Observer, Subject};
+mod keys;
+
+use metrics::{Counter, Gauge, Histogram, Key, Level, Metadata, Unit, counter, histogram, with_recorder};
+use redlatch::observe::{Event, Observer};
+
+use keys::Keys;
 
 /// Upper bounds of buckets for durations, in seconds: 100 µs to 60 s.
 pub const BUCKETS: [f64; 14] =
@@ -44,7 +48,7 @@ pub const BUCKETS: [f64; 14] =
 /// Counts what clients do. One can be shared by several clients, whose counts are added.
 #[derive(Debug, Default)]
 pub struct Recorder {
-    classes: Classes,
+    keys: Keys,
 }
 
 impl Recorder {
@@ -53,34 +57,39 @@ impl Recorder {
         describe();
         Recorder::default()
     }
+}
 
-    /// The labels of what an event is about.
-    fn labels(&self, subject: &Subject<'_>) -> Vec<Label> {
-        vec![
-            Label::from_static_parts("kind", subject.kind),
-            Label::new("class", SharedString::from(self.classes.of(subject.kind, subject.name))),
-        ]
-    }
+static METADATA: Metadata<'static> = Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
+
+// The series is asked for each time: an exporter may have forgotten one that was idle.
+fn counter(key: &Key) -> Counter {
+    with_recorder(|recorder| recorder.register_counter(key, &METADATA))
+}
+
+fn gauge(key: &Key) -> Gauge {
+    with_recorder(|recorder| recorder.register_gauge(key, &METADATA))
+}
+
+fn histogram(key: &Key) -> Histogram {
+    with_recorder(|recorder| recorder.register_histogram(key, &METADATA))
 }
 
 impl Observer for Recorder {
     fn observe(&self, event: &Event<'_>) {
         match event {
-            Event::AcquireBegan { subject } => gauge!("redlatch_waiting", self.labels(subject)).increment(1),
+            Event::AcquireBegan { subject } => gauge(&self.keys.of(subject).waiting).increment(1),
             Event::AcquireEnded { subject, outcome, after } => {
-                let mut labels = self.labels(subject);
-                gauge!("redlatch_waiting", labels.clone()).decrement(1);
-                histogram!("redlatch_acquire_duration_seconds", labels.clone()).record(*after);
-                labels.push(Label::from_static_parts("outcome", outcome.word()));
-                counter!("redlatch_acquires_total", labels).increment(1);
+                let keys = self.keys.of(subject);
+                gauge(&keys.waiting).decrement(1);
+                histogram(&keys.acquire_duration).record(*after);
+                counter(&keys.acquires.with(outcome.word())).increment(1);
             }
-            Event::HoldBegan { subject } => gauge!("redlatch_held", self.labels(subject)).increment(1),
+            Event::HoldBegan { subject } => gauge(&self.keys.of(subject).held).increment(1),
             Event::HoldEnded { subject, end, after } => {
-                let mut labels = self.labels(subject);
-                gauge!("redlatch_held", labels.clone()).decrement(1);
-                histogram!("redlatch_hold_duration_seconds", labels.clone()).record(*after);
-                labels.push(Label::from_static_parts("end", end.word()));
-                counter!("redlatch_holds_ended_total", labels).increment(1);
+                let keys = self.keys.of(subject);
+                gauge(&keys.held).decrement(1);
+                histogram(&keys.hold_duration).record(*after);
+                counter(&keys.holds_ended.with(end.word())).increment(1);
             }
             Event::Renewed { left, .. } => histogram!("redlatch_renewal_margin_seconds").record(*left),
             Event::RenewalFailed { holds } => {
@@ -88,9 +97,9 @@ impl Observer for Recorder {
             }
             Event::KeeperLate { by } => histogram!("redlatch_keeper_lag_seconds").record(*by),
             Event::CallEnded { script, outcome, after } => {
-                histogram!("redlatch_call_duration_seconds", "script" => *script).record(*after);
-                counter!("redlatch_calls_total", "script" => *script, "outcome" => outcome.word())
-                    .increment(1);
+                let keys = self.keys.of_script(script);
+                histogram(&keys.duration).record(*after);
+                counter(&keys.calls.with(outcome.word())).increment(1);
             }
             Event::Interrupted => counter!("redlatch_interruptions_total").increment(1),
             // What a later version tells is not counted by this one.

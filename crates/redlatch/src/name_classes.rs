@@ -1,7 +1,7 @@
 //! The class of a name: a label of which there are few, for names of which there are millions.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -29,7 +29,13 @@ const ID: &str = "*";
 /// assert_eq!(Classes::template("cart/550e8400-e29b-41d4-a716-446655440000"), "cart/*");
 /// ```
 #[derive(Debug, Default)]
-pub struct Classes(Mutex<HashSet<(&'static str, Arc<str>)>>);
+pub struct Classes(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    count: usize,
+    of_kinds: HashMap<&'static str, HashSet<Arc<str>>>,
+}
 
 impl Classes {
     /// The class of a name of a [kind](crate::observe::Subject::kind).
@@ -40,21 +46,23 @@ impl Classes {
             return OTHER.into();
         }
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let class = (kind, Arc::from(template));
-        if let Some((_, template)) = known.get(&class) {
-            return template.clone();
+        let is_full = known.count >= CLASSES_MAX;
+        let of_kind = known.of_kinds.entry(kind).or_default();
+        if let Some(class) = of_kind.get(template.as_str()) {
+            return class.clone();
         }
-        if known.len() >= CLASSES_MAX {
+        if is_full {
             return OTHER.into();
         }
-        let template = class.1.clone();
-        known.insert(class);
-        template
+        let class: Arc<str> = template.into();
+        of_kind.insert(class.clone());
+        known.count += 1;
+        class
     }
 
     /// The class of a name, as if there were no bound. Control characters become `*` as well.
     pub fn template(name: &str) -> String {
-        let mut template = String::new();
+        let mut template = String::with_capacity(name.len());
         let mut rest = name;
         while !rest.is_empty() {
             let part = match uuid_at(rest) {
@@ -83,7 +91,7 @@ impl Classes {
 }
 
 fn is_separator(c: char) -> bool {
-    " :/.-_#|@,={}".contains(c)
+    matches!(c, ' ' | ':' | '/' | '.' | '-' | '_' | '#' | '|' | '@' | ',' | '=' | '{' | '}')
 }
 
 /// The UUID with which a text begins.

@@ -262,7 +262,7 @@ mod tests {
     }
 
     fn replies() -> impl Strategy<Value = Vec<u8>> {
-        let some: [&[u8]; 16] = [
+        let some: [&[u8]; 19] = [
             b"+OK\r\n",
             b"+a\rb\nc\r\r\n",
             b"-ERR no\r\n",
@@ -273,6 +273,9 @@ mod tests {
             b"$4\r\n\r\n:1\r\n",
             b"$+3\r\nabc\r\n",
             b"*-1\r\n",
+            b"~-1\r\n",
+            b">-1\r\n",
+            b"$ 3 \r\nabc\r\n",
             b"*0\r\n",
             b"_\r\n",
             b",1.5\r\n",

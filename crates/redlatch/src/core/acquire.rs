@@ -172,10 +172,10 @@ impl Core {
             return Ok(AcquireOutcome::OwnerBusy);
         }
         let Some(lease) = won else {
-            acquirer.leave_server_queue().await;
+            acquirer.leave_any_server_queue().await;
             return Ok(AcquireOutcome::Done(None));
         };
-        if !acquirer.leave_line_with_grant() {
+        if !acquirer.leave_local_queue_with_grant() {
             return Ok(AcquireOutcome::OfferExpired);
         }
         acquirer.granted = true;

@@ -314,7 +314,7 @@ impl Acquirer {
     }
 
     /// Leaves the line with a grant. `false` if the grant is the hold that was taken back from this task (fair locks only).
-    pub(super) fn leave_line_with_grant(&mut self) -> bool {
+    pub(super) fn leave_local_queue_with_grant(&mut self) -> bool {
         if let (_, Some(same)) = self.stop_hand_overs() {
             self.core.lanes.forget(&same);
         }
@@ -328,7 +328,7 @@ impl Acquirer {
 
     /// Gives up the place in the queue on the server before the caller is told that time is up, so that nobody waits
     /// behind a process that has ended. Bounded, and finished in the background when it takes longer.
-    pub(super) async fn leave_server_queue(&mut self) {
+    pub(super) async fn leave_any_server_queue(&mut self) {
         if !self.outcome_unknown && self.leave_local_queue() && self.may_have_asked() {
             let job = self.core.undo_later(&self.request, &self.owner, RequestFate::AnsweredWithoutGrant);
             let limit = self.core.keeper.sleep(self.core.config.response_timeout);

@@ -73,7 +73,7 @@ impl Core {
         let recipient = TransferTarget::adopting(&own, lease_term, fenced);
         let call = left.recipe.transfer(&left.keys, &left.owner, &recipient);
         // The owner's next hold would move as well, if this came late.
-        let reply = self.run_taking_away_now(call, own.number(), false, &block).await;
+        let reply = self.run_taking_away_now(call, own.request_number_placeholder(), false, &block).await;
         let token = match reply {
             Ok(reply) => match reply[..] {
                 [_, 1, token] => (fenced && token > 0).then_some(token as u64),

@@ -188,11 +188,11 @@ impl Gates {
             };
             let Some(first) = first else { continue };
             lined = true;
-            if !first.ask() || first.is_unpolled(now_ms) {
+            if !first.ask() || first.is_looked_for_in_vain(now_ms) {
                 gate.leave(&first);
                 // Others of the same runtime may not be polled, either, and are not to be found out one after the other.
                 for task in gate.some_in_line() {
-                    if task.is_unpolled(now_ms) {
+                    if task.is_looked_for_in_vain(now_ms) {
                         gate.leave(&task);
                     } else {
                         task.look_for(now_ms);

@@ -253,7 +253,7 @@ impl Lane {
         }
         let is_ready = |entry: &WaiterEntry| {
             let lane_chooses = entry.request.recipe.lane_policy() == LanePolicy::OneContends;
-            !(entry.tell.is_closed() || lane_chooses && entry.request.liveness.is_unpolled(now_ms))
+            !(entry.tell.is_closed() || lane_chooses && entry.request.liveness.is_looked_for_in_vain(now_ms))
         };
         let at = queue.iter().position(is_ready).unwrap_or(0);
         queue.remove(at)
@@ -307,7 +307,7 @@ impl Lane {
         self.lease.iter().chain(other_leases).chain(replaced)
     }
 
-    /// A lease comes into being here: from now on the keeper watches it. Returns the leases of other owners whose place it has
+    /// A lease comes into being here: the keeper knows of it from now on. Returns the leases of other owners whose place it has
     /// taken, which therefore are lost.
     #[must_use = "what has lost its place is told so"]
     pub(super) fn add(

@@ -1,7 +1,7 @@
 //! A hold of this process that other tasks of it wait for: if it is freed by force, they must learn of that as fast as other processes do.
 //!
-//! The tasks in line ask nobody, because the holder is one of their own. If the hold is forced free or deleted, its holder is told
-//! with the next renewal, and they would wait until then. So where a task waits behind a hold for longer than a moment, the
+//! The tasks in line ask nobody, because the holder is one of their own. If the hold is forced free or deleted, its holder is told at once
+//! only where the store reports changes of keys (`watch_holds.rs`), otherwise with the next renewal, and they would wait until then. So where a task waits behind a hold for longer than a moment, the
 //! keeper listens in its place, and looks at the hold when a message says that something has changed.
 
 use std::{

@@ -38,7 +38,7 @@ impl Core {
         leases: &[Arc<HeldLease>],
     ) -> impl Future<Output = ()> + Send + use<> {
         // One of them may have been passed on while it was looked for.
-        let held: Vec<_> = leases.iter().filter_map(|lease| self.lanes.gone(lease)).collect();
+        let held: Vec<_> = leases.iter().filter_map(|lease| self.lanes.end_gone(lease)).collect();
         let is_told = (!held.is_empty()).then(|| {
             // Nothing else would tell their holders before their deadlines.
             let (core, (told, is_told)) = (self.clone(), oneshot::channel());

@@ -120,7 +120,7 @@ impl Core {
                 &TransferTarget::after(&lease.owner, &to, lease_term, fenced),
             )
         };
-        match self.run_taking_away(call, to.number(), false, &block).await {
+        match self.run_taking_away(call, to.request_number_placeholder(), false, &block).await {
             Ok(reply) if reply.len() == 3 && reply[1] == 1 => {
                 let token = (next.request.fenced && reply[2] > 0).then_some(reply[2] as u64);
                 let held = Arc::new(HeldLease::new(

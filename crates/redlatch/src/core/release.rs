@@ -1,4 +1,4 @@
-//! Releasing: the lease is passed on to the next task here, which goes on renewing it; or renewal stops, and then the server is told.
+//! Releasing: the lease is passed on to the next task here, or moved to it by the server; or renewal stops, and then the server is told.
 //!
 //! The owner field makes a release harmless to repeat: it removes one owner's field and no other. So a release whose reply was lost is sent
 //! again, until the lease has certainly ended. One that counts an owner's holds down is sent once, and watched after that. Counting down is
@@ -433,7 +433,7 @@ impl Core {
         mode: ReleaseMode,
         reply: &[i64],
     ) -> Result<(Unlocked, i64), Fault> {
-        let (gone, heard) = match (mode, reply) {
+        let (was_ended, heard) = match (mode, reply) {
             (ReleaseMode::OneHold, [_, left, heard]) if *left >= 1 => {
                 return Ok((Unlocked::StillHeld(*left as u32), *heard));
             }
@@ -453,7 +453,7 @@ impl Core {
                 )));
             }
         };
-        Ok(release_outcome(lease, gone, heard, || self.now_ms()))
+        Ok(release_outcome(lease, was_ended, heard, || self.now_ms()))
     }
 
     /// For read-write locks: a read hold beside its owner's write hold is in the same hash, so its TTL may keep the write hold for longer. Notes that.
@@ -492,14 +492,14 @@ pub(super) fn expected_holds(lease: &HeldLease) -> ExpectedHolds {
 /// What a release found, and how many others heard of it.
 pub(super) fn release_outcome(
     lease: &HeldLease,
-    gone: bool,
+    was_ended: bool,
     heard: i64,
     now_ms: impl Fn() -> u64,
 ) -> (Unlocked, i64) {
     if heard < 0 {
         tracing::warn!(lock = %lease.keys.name, "the account may not publish, so waiters find the free lock only at their next look");
     }
-    if gone {
+    if was_ended {
         (Unlocked::Released, heard)
     } else {
         (Unlocked::AlreadyLost(lease.reason_if_missing(now_ms())), 0)

@@ -44,7 +44,7 @@ impl Clone for TaskLiveness {
 }
 
 impl TaskLiveness {
-    /// Wakes the task to see whether it is polled; `false` if it was asked before and has not been polled since. Waking may run anything.
+    /// Wakes the task to see whether it is polled. `true` if it was polled since it was last asked, or was never asked; waking may run anything.
     pub(super) fn ask(&self) -> bool {
         let is_polled = !self.asked.swap(true, Ordering::AcqRel);
         self.wake();
@@ -60,7 +60,7 @@ impl TaskLiveness {
     }
 
     /// Whether it has been looked for, and has not been polled for half that time since: long enough for others to go first.
-    pub(super) fn is_unpolled(&self, now_ms: u64) -> bool {
+    pub(super) fn is_looked_for_in_vain(&self, now_ms: u64) -> bool {
         let since_ms = self.looked_for_ms.load(Ordering::Acquire);
         since_ms != 0 && now_ms.saturating_sub(since_ms) >= UNPOLLED_MS
     }
@@ -122,14 +122,17 @@ mod tests {
     #[tokio::test]
     async fn a_task_that_is_looked_for_and_not_polled_is_unpolled() {
         let liveness = TaskLiveness::default();
-        assert!(!liveness.is_unpolled(UNPOLLED_MS), "nobody looks for it");
+        assert!(!liveness.is_looked_for_in_vain(UNPOLLED_MS), "nobody looks for it");
         liveness.look_for(10);
         liveness.look_for(20);
-        assert!(!liveness.is_unpolled(9 + UNPOLLED_MS) && liveness.is_unpolled(10 + UNPOLLED_MS));
+        assert!(
+            !liveness.is_looked_for_in_vain(9 + UNPOLLED_MS)
+                && liveness.is_looked_for_in_vain(10 + UNPOLLED_MS)
+        );
         let never = pin!(pending::<()>());
         let mut work = pin!(liveness.run_noting_polls(never));
         assert!(futures_util::poll!(&mut work).is_pending());
-        assert!(!liveness.is_unpolled(10 + UNPOLLED_MS));
+        assert!(!liveness.is_looked_for_in_vain(10 + UNPOLLED_MS));
     }
 
     /// The waker of a task that had given up was dropped with its place in line, under the mutex of the lane, and the task with it.

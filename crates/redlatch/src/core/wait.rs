@@ -281,6 +281,7 @@ impl ServerWait {
         core.wait_behind_local_tasks(key, deadline, pin!(work_and_hear)).await
     }
 
+    /// Sleeps for a time, the caller's deadline at most.
     async fn pause(
         &mut self,
         core: &Core,
@@ -310,6 +311,7 @@ impl ServerWait {
         self.hears_since_ms
     }
 
+    /// Sleeps for a time, whatever the deadline, unless something wakes it.
     async fn sleep(&mut self, core: &Core, time: Duration, until: Until) -> Result<WokenBy, Error> {
         let closing = core.closing.until(|| core.is_closed().then_some(()));
         let mut closing = std::pin::pin!(closing);
@@ -368,8 +370,8 @@ impl Core {
         }
     }
 
-    /// Waits behind other tasks of this process, which ask the server in its place. Returns `None` at the deadline. Without a deadline it waits
-    /// on, and fails once an outage has lasted longer than the outage tolerance.
+    /// Waits behind other tasks of this process, which ask the server in its place. At the deadline it returns `None`, or the error of the outage that
+    /// there is. Without a deadline it waits on, and fails once an outage has lasted longer than the outage tolerance.
     pub(super) async fn wait_behind_local_tasks<T>(
         &self,
         key: &[u8],

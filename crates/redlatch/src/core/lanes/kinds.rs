@@ -95,7 +95,7 @@ impl Lanes {
             }
         };
         leader.liveness.look_for(now_ms);
-        !leader.liveness.is_unpolled(now_ms)
+        !leader.liveness.is_looked_for_in_vain(now_ms)
     }
 
     /// The holds that other owners have of the name by locks of other kinds. A grant shows that they are gone, or that it is gone itself.

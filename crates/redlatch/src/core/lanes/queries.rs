@@ -1,4 +1,4 @@
-//! What others look up in the lanes: the leases of a name, and what tasks wait for.
+//! What the keeper and the renewal find in the lanes, and end there: the leases of a name, and what tasks wait for.
 
 use std::sync::{Arc, PoisonError};
 
@@ -21,7 +21,7 @@ impl Lanes {
 
     /// The server was seen not to have a hold: ends it, or the one that it was passed on as, and returns it. Passing on is done under the same
     /// mutex, so what is passed on later is over as well.
-    pub(in crate::core) fn gone(&self, lease: &Arc<HeldLease>) -> Option<Arc<HeldLease>> {
+    pub(in crate::core) fn end_gone(&self, lease: &Arc<HeldLease>) -> Option<Arc<HeldLease>> {
         let bucket = self.bucket(&lease.keys);
         let lane = bucket.get(&LaneKey(lease.keys.clone()));
         let is_here = lane.is_some_and(|lane| lane.leases().any(|held| Arc::ptr_eq(held, lease)));

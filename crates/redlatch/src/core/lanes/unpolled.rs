@@ -1,4 +1,4 @@
-//! Tasks in line that are alive and not polled, and those behind them.
+//! Leaders of lanes that are alive and not polled, releases that hang, and the tasks in line behind them.
 
 use std::sync::{Arc, PoisonError, atomic::Ordering};
 
@@ -38,7 +38,7 @@ impl Lanes {
         stuck.iter().for_each(|keys| self.promote(keys, false));
         told.iter().for_each(|request| request.liveness.wake());
         for leader in leaders {
-            if !leader.liveness.ask() || leader.liveness.is_unpolled(now_ms) {
+            if !leader.liveness.ask() || leader.liveness.is_looked_for_in_vain(now_ms) {
                 self.look_for_those_behind(&leader.keys, now_ms);
                 tracing::debug!(lock = %leader.keys.name, "a task that leads its line is not polled; the next one goes on");
                 self.give_up_lead(&leader, false);

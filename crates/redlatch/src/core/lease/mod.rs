@@ -35,7 +35,7 @@ const GIVEN_BACK: u8 = 1;
 const LOST: u8 = 2;
 
 /// For how long a hold has to last before it is watched.
-const WATCH_AFTER_MS: u64 = 500;
+const WATCH_HOLD_AFTER_MS: u64 = 500;
 
 /// How long a lease that was handed to a task waits for the task to be polled.
 const OFFER_MS: u64 = 1_000;
@@ -161,7 +161,7 @@ impl HeldLease {
             end_in_doubt: AtomicBool::new(false),
             schedule: Schedule {
                 renew_due_ms: AtomicU64::new(sent_ms + renew_period_ms(lease_term.lease_ms)),
-                watch_due_ms: AtomicU64::new(sent_ms + WATCH_AFTER_MS),
+                watch_due_ms: AtomicU64::new(sent_ms + WATCH_HOLD_AFTER_MS),
                 ..Schedule::default()
             },
             rare: OnceLock::new(),

@@ -15,7 +15,7 @@
 //! | `redlatch_call_duration_seconds` | histogram, s | script | the server and the network |
 //! | `redlatch_interruptions_total` | counter | – | connections that ended, and changes of the server |
 //!
-//! `kind` is one of eight words, `script` one of about 60. `class` is made of the name by [`Classes`]: `order:4711` is `order:*`, and there are
+//! `kind` is one of eight words, `script` one of about 60. `class` is made of the name by [`Classes`](redlatch::observe::Classes): `order:4711` is `order:*`, and there are
 //! at most [`CLASSES_MAX`](redlatch::observe::CLASSES_MAX) and `other` a kind. So a process has at most about 5,000 series, with histograms of 14 buckets.
 //! [`BUCKETS`] has such buckets, for exporters that want them.
 //!

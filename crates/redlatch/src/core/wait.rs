@@ -69,11 +69,6 @@ impl WaitDeadline {
         self.left(core).is_some_and(|left| left.is_zero())
     }
 
-    /// Whether so little time is left that an answer which takes longer would be late.
-    pub(crate) fn is_near(&self, core: &Core) -> bool {
-        self.left(core).is_some_and(|left| left < ANSWER_TIME)
-    }
-
     /// Waits for the work no longer than until the deadline. The work is dropped when time is up.
     pub(crate) async fn bound<T>(
         &self,

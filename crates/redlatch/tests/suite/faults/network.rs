@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use redlatch::{Client, ErrorKind, LossReason, Unlocked, scripts};
 use redlatch_testkit::{
-    proxy::{Action, ConnectionKind, Match, Nth, Proxy, Scope},
+    proxy::{Action, ConnectionKind, Gate, Match, Nth, Proxy, Scope},
     server::RedisServer,
 };
 
@@ -450,6 +450,34 @@ async fn a_task_in_line_whose_time_is_up_in_an_outage_does_not_call_the_lock_bus
         outcome = soon("an end", busy) => outcome,
     };
     assert!(matches!(outcome, Ok(None)), "{outcome:?}");
+}
+
+/// A look that began more than 0.1 s before the limit and had no answer by then made an error of a lock that had been busy all the time: on a busy machine, one
+/// wait in some thousands.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_look_without_an_answer_when_time_is_up_is_an_outage_only_if_it_has_waited_for_a_second() {
+    let rig = rig(ms(30_000)).await;
+    let _held = rig.direct.lock("late").lock().await.unwrap();
+    let gate = Gate::new();
+    // The first look, and the one after the subscription, are answered.
+    for nth in 3..100 {
+        let hold = Action::HoldReplyUntilReleased(gate.clone());
+        rig.proxy.rule(Match::script().key_contains("late").nth(nth), hold);
+    }
+    // The third one begins 400 to 800 ms after the second.
+    let waited = soon("an end", rig.client.lock("late").lock_for(ms(1_000))).await;
+    assert!(matches!(waited, Ok(None)), "{waited:?}");
+    gate.release();
+    rig.proxy.clear_rules();
+    let gate = Gate::new();
+    for nth in 3..100 {
+        let hold = Action::HoldReplyUntilReleased(gate.clone());
+        rig.proxy.rule(Match::script().key_contains("late").nth(nth), hold);
+    }
+    let waited = soon("an end", rig.client.lock("late").lock_for(ms(2_500))).await;
+    let error = waited.map(|guard| guard.is_some()).expect_err("an outage");
+    assert!(error.is_retryable(), "{error}");
+    gate.release();
 }
 
 /// The reply to a release of one name, read as that to an acquire of another one by the same owner, would be a grant.

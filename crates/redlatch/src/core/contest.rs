@@ -34,8 +34,8 @@ const EXPECTED_GRANT_WAIT: Duration = Duration::from_millis(10);
 /// How long a contender lets others go first after its process has had its turn.
 const YIELD_TIME: Duration = Duration::from_millis(4);
 
-/// For how long a request may be without an answer when time is up, and the busy answer before it still counts.
-const BUSY_COUNTS_MS: u64 = 1_000;
+/// A request that began with less time left than this and had no answer when time was up is no outage: the busy answer before it still counts.
+const BUSY_COUNTS_FOR: Duration = Duration::from_secs(1);
 
 /// After how much trouble it is logged that a wait goes on nevertheless, and how often a client says so at most.
 const TROUBLE_TOLD_AFTER_MS: u64 = 1_000;
@@ -162,12 +162,12 @@ impl Core {
                 now_ms
             });
             let takeovers = self.store.takeovers();
-            let asked_ms = self.now_ms();
+            let time_is_short = deadline.left(self).is_some_and(|left| left < BUSY_COUNTS_FOR);
             let Some(outcome) = limit.bound(self, pin!(contender.attempt())).await else {
                 contender.mark_outcome_unknown();
                 return match last {
                     // The attempts before were answered busy; only the last one ran out of time, and not for long enough to be an outage.
-                    LastOutcome::Busy if self.now_ms() - asked_ms < BUSY_COUNTS_MS => Ok(None),
+                    LastOutcome::Busy if time_is_short => Ok(None),
                     LastOutcome::Trouble(error) => Err(error),
                     LastOutcome::Busy | LastOutcome::Nothing => Err(Error::new(
                         ErrorKind::Timeout,

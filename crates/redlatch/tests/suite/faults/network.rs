@@ -9,7 +9,7 @@ use redlatch_testkit::{
 };
 
 use super::{nothing_left, rig};
-use crate::fixture::{LATE, RENEWED, SOON, awake, ms, patient, renewed, soon, told};
+use crate::fixture::{IN_VAIN, LATE, RENEWED, SOON, awake, ms, patient, renewed, soon, told};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_09_a_reset_connection_costs_nobody_anything() {
@@ -458,23 +458,31 @@ async fn a_task_in_line_whose_time_is_up_in_an_outage_does_not_call_the_lock_bus
 async fn a_look_without_an_answer_when_time_is_up_is_an_outage_only_if_it_has_waited_for_a_second() {
     let rig = rig(ms(30_000)).await;
     let _held = rig.direct.lock("late").lock().await.unwrap();
+    let lock = rig.client.lock("late");
+    assert!(lock.try_lock().await.unwrap().is_none());
+    let holds_replies = |gate: &Gate| {
+        for nth in 1..100 {
+            let hold = Action::HoldReplyUntilReleased(gate.clone());
+            rig.proxy.rule(Match::script().key_contains("late").nth(nth), hold);
+        }
+    };
     let gate = Gate::new();
-    // The first look, and the one after the subscription, are answered.
-    for nth in 3..100 {
-        let hold = Action::HoldReplyUntilReleased(gate.clone());
-        rig.proxy.rule(Match::script().key_contains("late").nth(nth), hold);
-    }
-    // The third one begins 400 to 800 ms after the second.
-    let waited = soon("an end", rig.client.lock("late").lock_for(ms(1_000))).await;
+    let waiter = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.lock_for(IN_VAIN).await }
+    });
+    // Looks are 0.4 to 0.8 s apart, so one begins in what is left of the time.
+    tokio::time::sleep(IN_VAIN - ms(800)).await;
+    holds_replies(&gate);
+    let waited = soon("an end", waiter).await.unwrap();
     assert!(matches!(waited, Ok(None)), "{waited:?}");
     gate.release();
     rig.proxy.clear_rules();
     let gate = Gate::new();
-    for nth in 3..100 {
-        let hold = Action::HoldReplyUntilReleased(gate.clone());
-        rig.proxy.rule(Match::script().key_contains("late").nth(nth), hold);
-    }
-    let waited = soon("an end", rig.client.lock("late").lock_for(ms(2_500))).await;
+    let waiter = tokio::spawn(async move { lock.lock_for(2 * IN_VAIN).await });
+    tokio::time::sleep(IN_VAIN).await;
+    holds_replies(&gate);
+    let waited = soon("an end", waiter).await.unwrap();
     let error = waited.map(|guard| guard.is_some()).expect_err("an outage");
     assert!(error.is_retryable(), "{error}");
     gate.release();

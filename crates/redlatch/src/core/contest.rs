@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use super::{
     Core, Wait,
     ask_gate::{Availability, RightToAsk},
+    outage::SILENT_MS,
     task_liveness::{TASK_POLL_DUE_MS, TaskLiveness},
     wait::{ServerWait, WaitDeadline},
 };
@@ -33,9 +34,6 @@ const RETRY_DELAY_MS_MAX: u64 = 250;
 const EXPECTED_GRANT_WAIT: Duration = Duration::from_millis(10);
 /// How long a contender lets others go first after its process has had its turn.
 const YIELD_TIME: Duration = Duration::from_millis(4);
-
-/// A request that began with less time left than this and had no answer when time was up is no outage: the busy answer before it still counts.
-const BUSY_COUNTS_FOR: Duration = Duration::from_secs(1);
 
 /// After how much trouble it is logged that a wait goes on nevertheless, and how often a client says so at most.
 const TROUBLE_TOLD_AFTER_MS: u64 = 1_000;
@@ -162,7 +160,9 @@ impl Core {
                 now_ms
             });
             let takeovers = self.store.takeovers();
-            let time_is_short = deadline.left(self).is_some_and(|left| left < BUSY_COUNTS_FOR);
+            // A request that begins now and has no answer when time is up is no outage: the busy answer before it still counts.
+            let time_is_short =
+                deadline.left(self).is_some_and(|left| left < Duration::from_millis(SILENT_MS));
             let Some(outcome) = limit.bound(self, pin!(contender.attempt())).await else {
                 contender.mark_outcome_unknown();
                 return match last {

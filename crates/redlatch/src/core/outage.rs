@@ -29,8 +29,9 @@ use crate::{
 
 /// For how long a failure is news. After that nobody knows.
 const NEWS_MS: u64 = 1_000;
-/// After how long without an answer a server counts as silent for those who came when it was not.
-const SILENT_MS: u64 = 500;
+/// After how long without an answer a server counts as silent for those whose lock was busy before: for a task in line as for one that asks itself. A busy
+/// machine leaves an answer unread for some hundred milliseconds.
+pub(super) const SILENT_MS: u64 = 1_000;
 
 /// How soon after a request that was given up without an answer the next one has to come for the silence to go on. Otherwise nothing was asked meanwhile.
 const SILENCE_GOES_ON_MS: u64 = 100;
@@ -376,9 +377,13 @@ mod tests {
         let _asked = requests.begin(|| 5_000);
         assert!(requests.outage(5_050, 5_099).is_none());
         assert!(requests.outage(5_050, 5_100).is_some(), "it has answered nothing since the task came");
-        assert!(requests.outage(4_000, 5_499).is_none() && requests.outage(4_000, 5_500).is_some());
-        requests.answered(6_000);
-        assert!(requests.outage(5_500, 6_400).is_none());
+        assert!(
+            requests.outage(4_000, 5_999).is_none(),
+            "the lock was busy by the last answer, less than a second ago"
+        );
+        assert!(requests.outage(4_000, 6_000).is_some());
+        requests.answered(6_500);
+        assert!(requests.outage(5_500, 7_400).is_none());
     }
 
     /// A request that its task gave up, after it had not polled it for long, was taken for a failure, which the keeper asks nobody about.
@@ -386,9 +391,9 @@ mod tests {
     fn a_request_that_was_given_up_is_a_silence_and_no_failure() {
         let requests = requests();
         let asked = requests.begin(|| 5_000);
-        requests.given_up(5_700);
+        requests.given_up(6_200);
         drop(asked);
-        assert!(requests.outage(5_690, 5_710).is_some_and(|outage| outage.is_silence));
+        assert!(requests.outage(6_190, 6_210).is_some_and(|outage| outage.is_silence));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use std::{
 };
 
 use redlatch::{
-    ScriptMode, ShardedPubSub,
+    Presence, ScriptMode, ShardedPubSub,
     config::{AddressMap, RedissonYaml},
 };
 use toml::{Table, Value};
@@ -53,7 +53,7 @@ const fn path(name: &'static str, env: &'static str) -> Key {
     Key { name, env, default: None, is_path: true }
 }
 
-const KEYS: [Key; 22] = [
+const KEYS: [Key; 23] = [
     key("url", URL_ENV, Some("local:")),
     key("username", "REDLATCH_USERNAME", None),
     path("password_file", "REDLATCH_PASSWORD_FILE"),
@@ -65,6 +65,7 @@ const KEYS: [Key; 22] = [
     key("scripts", "REDLATCH_SCRIPTS", None),
     key("client_name", "REDLATCH_CLIENT_NAME", None),
     key("address_map", "REDLATCH_ADDRESS_MAP", None),
+    key("presence", "REDLATCH_PRESENCE", Some("true")),
     key("redisson_fair_wait", "REDLATCH_REDISSON_FAIR_WAIT", Some("300s")),
     key("renewal_batch", "REDLATCH_RENEWAL_BATCH", Some("100")),
     key("lease", "REDLATCH_LEASE", Some("30s")),
@@ -148,6 +149,8 @@ pub(crate) struct Settings {
     pub(crate) scripts: Option<ScriptMode>,
     pub(crate) client_name: Option<String>,
     pub(crate) address_map: Option<AddressMap>,
+    /// What is told of this command while it holds or waits.
+    pub(crate) presence: Presence,
     pub(crate) redisson_fair_wait: Duration,
     pub(crate) renewal_batch: usize,
     pub(crate) lease: Duration,
@@ -358,6 +361,11 @@ impl Settings {
                     text.parse().map_err(|error: redlatch::Error| bad("address_map", &error.to_string()))
                 })
                 .transpose()?,
+            presence: match get("presence").unwrap_or_default().parse() {
+                Ok(true) => Presence::told(),
+                Ok(false) => Presence::untold(),
+                Err(_) => return Err(bad("presence", "give true or false")),
+            },
             redisson_fair_wait: durations::parse(&get("redisson_fair_wait").unwrap_or_default())
                 .map_err(|why| bad("redisson_fair_wait", &why))?,
             renewal_batch: match get("renewal_batch").unwrap_or_default().parse() {

@@ -18,6 +18,7 @@ mod signals;
 mod store;
 mod talk;
 mod timestamp;
+mod who;
 
 use std::{env, ffi::OsString, process::ExitCode, time::Duration};
 

@@ -108,7 +108,12 @@ pub(crate) fn rendered<T: Record>(format: Format, item: &T) -> Result<String, Fa
     })
 }
 
-fn json<T: Serialize>(document: &T) -> Result<String, Failure> {
+/// A document as one line.
+///
+/// # Errors
+///
+/// Internal, when it cannot be written as JSON.
+pub(crate) fn json<T: Serialize>(document: &T) -> Result<String, Failure> {
     let text = serde_json::to_string(document)
         .map_err(|error| Failure::internal(format!("cannot write JSON: {error}")))?;
     Ok(escape::json(&text) + "\n")

@@ -52,6 +52,7 @@ fn builder(settings: &Settings, lease: Duration) -> ClientBuilder {
     };
     builder = builder
         .watchdog_lease(lease)
+        .presence(settings.presence.clone())
         .redisson_fair_wait(settings.redisson_fair_wait)
         .renewal_batch(settings.renewal_batch)
         .connect_timeout(settings.connect_timeout)

@@ -63,13 +63,14 @@ pub(crate) struct Slot {
     pub(crate) expires_at_ms: u64,
 }
 
-/// What the key of a record of a forced unlock begins with. It expires like a lease, and nobody holds it.
-const RECORD_PREFIX: &[u8] = b"redlatch_forced:";
+/// What the keys of records begin with: of a forced unlock, and of what a client tells of itself. They expire like a lease, and nobody holds them.
+const RECORD_PREFIXES: [&[u8]; 2] = [b"redlatch_forced:", b"redlatch:client:"];
 
 impl Slot {
     /// Whether it expires, has not yet, and stands for something that is held.
     pub(crate) fn is_lease(&self, now_ms: u64) -> bool {
-        self.expires_at_ms != NEVER && self.expires_at_ms >= now_ms && !self.key.starts_with(RECORD_PREFIX)
+        let is_record = RECORD_PREFIXES.iter().any(|prefix| self.key.starts_with(prefix));
+        self.expires_at_ms != NEVER && self.expires_at_ms >= now_ms && !is_record
     }
 }
 

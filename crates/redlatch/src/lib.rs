@@ -67,6 +67,7 @@ mod name_classes;
 pub mod observe;
 mod owner;
 mod panic_safe;
+mod presence;
 pub mod randomness;
 mod replica_ack;
 mod sync;
@@ -95,6 +96,7 @@ pub use locks::{
 };
 pub use name::LockName;
 pub use operate::inspect::{HoldMode, Holder, LockState, PermitInUse, RateRule, Waiter};
+pub use operate::why::{Blocked, Blocker, Cycle, Waits, WaitsFor, Why};
 pub use owner::Owner;
 pub use permits::{
     latch::CountDownLatch,
@@ -102,6 +104,7 @@ pub use permits::{
     rate::{Rate, RateLimiter},
     semaphore::Semaphore,
 };
+pub use presence::{ClientRecord, Presence, Told};
 pub use redlatch_engine::{Clock, ManualClock, SystemClock};
 pub use replica_ack::{ReplicaAck, Replicas};
 pub use tokio_util::sync::CancellationToken;

@@ -339,6 +339,11 @@ impl Identity {
     }
 }
 
+/// The id of the client that made an owner, of which this is the text.
+pub(crate) fn client_of(owner: &str) -> &str {
+    owner.split(':').next().unwrap_or_default()
+}
+
 /// The id of a client: a random UUID of version 4 like that of any Redisson client, with a fixed part in the middle by which
 /// scripts know our waiters in a queue from those who subtract from the times of others (`docs/protocol.md`, fair lock). 96
 /// random bits are left.

@@ -141,6 +141,11 @@ pub(crate) enum Verb {
     ///
     /// An unused name is shown as free, with exit code 0.
     Show(ShowArgs),
+    /// Show what holds a name up: its holder, what that one waits for, and circles of waits.
+    ///
+    /// Who holds is what the server says. Who the holder is, for how long it has held and what it waits for is what its client told in the last half
+    /// minute. Clients of Redisson tell nothing.
+    Why(WhyArgs),
     /// Take a lock or a permit away from its holder.
     ForceUnlock(ForceUnlockArgs),
     /// Check the server's settings and the account's rights.
@@ -326,6 +331,16 @@ pub(crate) struct LsArgs {
 /// `redlatch show`.
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
+    /// The lock.
+    pub(crate) name: OsString,
+    /// Output.
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// `redlatch why`.
+#[derive(Debug, Args)]
+pub(crate) struct WhyArgs {
     /// The lock.
     pub(crate) name: OsString,
     /// Output.

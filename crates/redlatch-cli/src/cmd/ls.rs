@@ -17,10 +17,13 @@ use crate::{
     recovery::Recovery,
     run::workers::{self, Worker},
     store,
+    who::{Holders, Who},
 };
 
 /// How many holders, waiters or permits a line names; JSON has them all.
 const NAMED_MAX: usize = 10;
+/// How many clients are asked who they are.
+const CLIENTS_MAX: usize = 1_000;
 
 /// One name in a listing.
 #[derive(Debug, Serialize)]
@@ -52,6 +55,15 @@ struct HolderRow {
     owner: String,
     holds: i64,
     mode: &'static str,
+    /// What its client tells of itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client: Option<Who>,
+    /// For how long it has held, as its client tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held_ms: Option<u64>,
+    /// The same in words.
+    #[serde(skip)]
+    told: String,
     /// How long each read hold lasts; null for one that has run out.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     lasting_ms: Vec<Option<u64>>,
@@ -100,6 +112,9 @@ impl From<&LockState> for LockRow {
                 HoldMode::Write => "write",
                 _ => "exclusive",
             },
+            client: None,
+            held_ms: None,
+            told: String::new(),
             lasting_ms: holder.lasting.iter().map(|time| time.map(durations::ms)).collect(),
             workers: Vec::new(),
         });
@@ -169,6 +184,19 @@ impl LockRow {
         }
     }
 
+    /// Says who the holders are, as far as their clients tell.
+    pub(super) fn name_holders(&mut self, state: &LockState, known: &Holders) {
+        for holder in &mut self.holders {
+            let Some((who, told, lasts)) = known.get(state, &holder.owner) else { continue };
+            (holder.client, holder.told, holder.held_ms) = (Some(who), told, lasts.map(durations::ms));
+        }
+    }
+
+    fn who(&self) -> String {
+        let told: Vec<&HolderRow> = self.holders.iter().filter(|holder| !holder.told.is_empty()).collect();
+        some(&told, 3, told.len() as u64, |holder| holder.told.clone())
+    }
+
     fn workers(&self) -> String {
         let all: Vec<&Worker> = self.holders.iter().flat_map(|holder| &holder.workers).collect();
         some(&all, NAMED_MAX, all.len() as u64, |worker| worker.to_string())
@@ -225,7 +253,7 @@ impl LockRow {
 
 impl Record for LockRow {
     const COLUMNS: &'static [&'static str] =
-        &["NAME", "KIND", "OWNER", "HOLDS", "TTL", "WAITERS", "VALUE", "TOKEN", "FINDINGS"];
+        &["NAME", "KIND", "OWNER", "HOLDS", "TTL", "WAITERS", "VALUE", "TOKEN", "WHO", "FINDINGS"];
     const NARROW: usize = 7;
 
     fn cells(&self) -> Vec<String> {
@@ -238,6 +266,7 @@ impl Record for LockRow {
             self.waiters(),
             self.value(),
             self.token(),
+            self.who(),
             self.findings.join("; "),
         ]
     }
@@ -255,7 +284,7 @@ pub(super) struct Detail(pub(super) LockRow);
 impl Record for Detail {
     const COLUMNS: &'static [&'static str] = &[
         "NAME", "KIND", "OWNER", "HOLDS", "TTL", "WAITERS", "QUEUE", "VALUE", "LASTING", "PERMITS", "TOKEN",
-        "WORKERS", "FINDINGS",
+        "WHO", "WORKERS", "FINDINGS",
     ];
     const NARROW: usize = Self::COLUMNS.len();
 
@@ -292,6 +321,7 @@ impl Record for Detail {
             lasting,
             permits,
             row.token(),
+            row.who(),
             row.workers(),
             row.findings.join("; "),
         ]
@@ -320,7 +350,10 @@ pub(super) fn ls(args: &LsArgs, context: &Context) -> Result<u8, Failure> {
             } else {
                 client.list_kinds(kinds, glob, limit).await?
             };
-            let rows: Vec<LockRow> = states.iter().map(LockRow::from).collect();
+            let mut rows: Vec<LockRow> = states.iter().map(LockRow::from).collect();
+            // Only a courtesy: an account without the right learns of nobody.
+            let known = Holders::among(&client.clients(CLIENTS_MAX).await.unwrap_or_default(), &states);
+            rows.iter_mut().zip(&states).for_each(|(row, state)| row.name_holders(state, &known));
             let format = output::format(args.output, &settings);
             let Some(interval) = args.watch else {
                 output::list(format, &rows)?;

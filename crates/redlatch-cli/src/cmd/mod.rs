@@ -34,6 +34,7 @@ mod run;
 mod sem;
 mod show;
 mod unlock;
+mod why;
 
 /// What every verb gets.
 pub(crate) struct Context {
@@ -70,6 +71,7 @@ pub(crate) fn dispatch(cli: Cli, talk: Talk) -> Result<u8, Failure> {
         Verb::Rate(args) => rate::rate(args, &context),
         Verb::Ls(args) => ls::ls(&args, &context),
         Verb::Show(args) => show::show(args, &context),
+        Verb::Why(args) => why::why(args, &context),
         Verb::ForceUnlock(args) => force_unlock::force_unlock(args, &context),
         Verb::Acl(args) => acl::acl(&args, &context),
         Verb::Functions(args) => functions::functions(&args, &context),

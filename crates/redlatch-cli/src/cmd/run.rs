@@ -2,10 +2,11 @@
 
 use std::{
     ffi::OsString,
+    path::Path,
     time::{Duration, Instant, SystemTime},
 };
 
-use redlatch::{Client, Lease, LockName, ReplicaAck, Unlocked};
+use redlatch::{Client, Lease, LockName, Presence, ReplicaAck, Unlocked, config::LEASE_MIN};
 use tokio::time::sleep;
 
 use super::{Context, lock_name};
@@ -72,6 +73,8 @@ pub(super) fn run(mut args: RunArgs, context: &Context) -> Result<u8, Failure> {
     let first = names.first().map(quoted).unwrap_or_default();
     let kept = if args.child.quiet_unless_failed { Some(Kept::new()?) } else { None };
     let talk = if kept.is_some() { context.talk.patient() } else { context.talk };
+    let mut settings = settings;
+    settings.presence = told_of(settings.presence, &args);
     let job = Job { names, kind, ack, lease, grace, settings, talk, args, kept: kept.as_ref() };
     let result = store::runtime()?.block_on(job.run(&mut signals, &mut report));
     let code = result.unwrap_or_else(|failure| {
@@ -103,6 +106,20 @@ struct Job<'a> {
     args: RunArgs,
     /// Where the command's output goes, if it is to be seen only after a failure.
     kept: Option<&'a Kept>,
+}
+
+/// Others see the command that is guarded, and why.
+fn told_of(presence: Presence, args: &RunArgs) -> Presence {
+    let command = args.command.first().map(Path::new).and_then(Path::file_name);
+    let presence = match command {
+        Some(command) => presence.program(&command.to_string_lossy()),
+        None => presence,
+    };
+    let presence = environment::outer_owners().iter().fold(presence, |presence, owner| presence.under(owner));
+    match &args.child.why {
+        Some(why) => presence.why(why),
+        None => presence,
+    }
 }
 
 impl Job<'_> {
@@ -235,7 +252,7 @@ impl Job<'_> {
         let least =
             self.args.hold.at_least.filter(|_| !holding.is_nested() && !holding.remaining().is_zero());
         let rest = least.and_then(|least| least.checked_sub(held_since.elapsed()));
-        let lost = match rest.filter(|rest| *rest >= Duration::from_millis(1)) {
+        let lost = match rest.filter(|rest| *rest >= LEASE_MIN) {
             Some(rest) => self.keep(holding, rest, signals, report).await,
             None => self.release(holding, signals, report).await,
         };

@@ -12,6 +12,7 @@ use crate::{
     output,
     recovery::Recovery,
     store,
+    who::Holders,
 };
 
 pub(super) fn show(args: ShowArgs, context: &Context) -> Result<u8, Failure> {
@@ -23,6 +24,7 @@ pub(super) fn show(args: ShowArgs, context: &Context) -> Result<u8, Failure> {
     store::with_client(&settings, async |client| {
         let state = client.inspect(&name).await?;
         let mut row = LockRow::from(&state);
+        row.name_holders(&state, &Holders::of(client, &state).await);
         // Elsewhere the processes may be on another machine, and only the lease counts.
         if matches!(StoreUrl::parse(&settings.url), Ok(StoreUrl::Local { .. })) {
             row.find_workers(&name);

@@ -26,6 +26,7 @@ use crate::{
     recovery::Recovery,
     signals::Signals,
     talk::Talk,
+    who::Holders,
 };
 
 /// A wait shorter than this is not worth a word.
@@ -319,7 +320,7 @@ async fn tell(request: Request<'_>, started: Instant) -> std::convert::Infallibl
         let holders = format!("{:?}", (&state.name, holders(&state)));
         let line = match recovery(request, &state).await {
             Some(recovery) => format!("{} — {recovery}", quoted(&state.name)),
-            None => line(&state),
+            None => line(&state, &Holders::of(request.client, &state).await),
         };
         watch.tell(&line, holders);
     }
@@ -412,9 +413,14 @@ fn holders(state: &LockState) -> Vec<String> {
     owners.chain(state.permits.iter().map(|permit| permit.id.clone())).collect()
 }
 
+/// The owner or permit, and who that is.
+fn named(state: &LockState, holder: &str, known: &Holders) -> String {
+    format!("{}{}{}", escape::text(holder), known.told(state, holder), workers::told(state, holder))
+}
+
 /// `"order:42" — held by 1b67…:7, lease 28s`
-fn line(state: &LockState) -> String {
-    let name = |holder: &String| format!("{}{}", escape::text(holder), workers::told(state, holder));
+fn line(state: &LockState, known: &Holders) -> String {
+    let name = |holder: &String| named(state, holder, known);
     let named: Vec<String> = holders(state).iter().take(3).map(name).collect();
     let held = match state.permits_in_use {
         _ if named.is_empty() => "free, being handed over".into(),
@@ -459,7 +465,7 @@ async fn busy_message(request: Request<'_>) -> String {
     let (Some(state), Some(holder)) = (&state, holder) else { return busy };
     let lease =
         state.ttl.map(|ttl| format!(" with {} of lease left", durations::human(ttl))).unwrap_or_default();
-    let holder = format!("{}{}", escape::text(&holder), workers::told(state, &holder));
+    let holder = named(state, &holder, &Holders::of(request.client, state).await);
     let held = match state.permits_in_use {
         0 => format!("held by {holder}{lease}"),
         1 => format!("its permit is taken, by {holder}"),

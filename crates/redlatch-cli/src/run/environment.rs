@@ -85,6 +85,13 @@ pub(crate) fn outer_owner(name: &LockName) -> Option<Owner> {
     direct.or_else(|| find(&env::var(HOLDS).ok()?, name.as_bytes()))
 }
 
+/// The owners under which runs around this one say that they hold something.
+pub(crate) fn outer_owners() -> Vec<String> {
+    let holds = env::var(HOLDS).unwrap_or_default();
+    let outer = holds.split_ascii_whitespace().filter_map(|hold| hold.split_once('='));
+    outer.filter(|(_, holder)| holder.parse::<Owner>().is_ok()).map(|(_, holder)| holder.to_owned()).collect()
+}
+
 /// Whether a run around this one says that it has a permit of `name`.
 pub(crate) fn outer_permit(name: &LockName) -> bool {
     let holds = env::var(HOLDS).unwrap_or_default();

@@ -43,3 +43,4 @@ mod told;
 mod trouble;
 mod verbs;
 mod waiting;
+mod who;

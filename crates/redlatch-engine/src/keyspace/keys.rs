@@ -46,7 +46,13 @@ pub(crate) fn flushall(core: &mut Core, args: &[&[u8]]) -> Reply {
 }
 
 pub(crate) fn scan(core: &mut Core, args: &[&[u8]]) -> Reply {
-    let cursor = std::str::from_utf8(args[1]).ok().and_then(|text| text.parse::<usize>().ok());
+    // As the server reads it: nothing is 0, and below 0 is behind everything.
+    let number = |text: &str| match text.strip_prefix('-') {
+        Some(below) => below.parse::<u64>().ok().map(|below| below.wrapping_neg() as usize),
+        None if text.is_empty() => Some(0),
+        None => text.parse::<usize>().ok(),
+    };
+    let cursor = std::str::from_utf8(args[1]).ok().and_then(number);
     let cursor = cursor.ok_or(EngineError::fixed("ERR invalid cursor"))?;
     let (mut pattern, mut kind, mut limit) = (None, None, 10_usize);
     let mut rest = args[2..].iter();

@@ -193,7 +193,7 @@ impl Bed for Single {
 
 /// The hashes of a server, which are locks.
 pub(super) fn left_on(server: &RedisServer) -> Outcome<Vec<String>> {
-    let keys: Vec<String> = redis::from_redis_value(server.cmd(&["KEYS", "*"])?)?;
+    let keys = server.keys()?;
     let mut left = Vec::new();
     for key in keys {
         let kind: String = redis::from_redis_value(server.cmd(&["TYPE", &key])?)?;

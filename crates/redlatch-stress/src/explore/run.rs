@@ -3,7 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use redlatch::{
-    Acquire, Client, Lease, Member, MultiLock, Owner, Unlocked, Wait, config::TURN_TIME_MAX, randomness,
+    Acquire, Client, Lease, Member, MultiLock, Owner, Presence, Unlocked, Wait, config::TURN_TIME_MAX,
+    randomness,
 };
 use tokio::{
     runtime::{Builder, Handle},
@@ -152,6 +153,8 @@ async fn explore(
             .watchdog_lease(LEASE)
             .response_timeout(RESPONSE)
             .outage_tolerance(Duration::from_secs(5))
+            // Its writes would be steps of every run, and nothing depends on them.
+            .presence(Presence::untold())
             .connect()
             .await?;
         network.connected(client.id());

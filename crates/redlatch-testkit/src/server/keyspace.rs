@@ -67,12 +67,35 @@ pub struct KeyDump {
 }
 
 impl RedisServer {
-    /// All keys of database 0. Not a snapshot: a key that changes meanwhile is seen in one of its states.
+    /// The names of all keys of database 0 but the records in which clients tell of themselves: these hold nothing and end by themselves, some time after
+    /// what they tell of.
+    ///
+    /// # Errors
+    ///
+    /// As for [`cmd`](Self::cmd).
+    pub fn keys(&self) -> Result<Vec<String>> {
+        let mut keys: Vec<Bytes> = self.query(&[b"KEYS", b"*"])?;
+        keys.retain(|key| !key.starts_with(CLIENT_RECORDS));
+        Ok(keys.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect())
+    }
+
+    /// All keys of database 0, without those records.
     ///
     /// # Errors
     ///
     /// As for [`cmd`](Self::cmd).
     pub fn keys_dump(&self) -> Result<BTreeMap<Vec<u8>, KeyDump>> {
+        let mut dump = self.whole_dump()?;
+        dump.retain(|key, _| !key.starts_with(CLIENT_RECORDS));
+        Ok(dump)
+    }
+
+    /// All keys of database 0. Not a snapshot: a key that changes meanwhile is seen in one of its states.
+    ///
+    /// # Errors
+    ///
+    /// As for [`cmd`](Self::cmd).
+    pub fn whole_dump(&self) -> Result<BTreeMap<Vec<u8>, KeyDump>> {
         let mut dump = BTreeMap::new();
         let mut cursor = b"0".to_vec();
         loop {
@@ -108,6 +131,9 @@ impl RedisServer {
         Ok((pttl != -2).then(|| KeyDump { kind, content, pttl_ms: u64::try_from(pttl).ok() }))
     }
 }
+
+/// What the records begin with in which clients tell of themselves.
+const CLIENT_RECORDS: &[u8] = b"redlatch:client:";
 
 /// How `actual` differs from `expected`, one line per difference; nothing when they agree.
 ///

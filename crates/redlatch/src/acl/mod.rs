@@ -186,5 +186,6 @@ impl Rights {
 pub(crate) fn companions(kind: Kind, name: &[u8]) -> Vec<Vec<u8>> {
     let kind = kind.description();
     let places = kind.keys.iter().chain(kind.channels).chain(kind.redisson.keys);
-    places.filter(|place| **place != KeyPattern::Name).map(|place| place.of(name)).collect()
+    let of_name = |place: &&KeyPattern| !matches!(place, KeyPattern::Name | KeyPattern::OfClient(_));
+    places.filter(of_name).map(|place| place.of(name)).collect()
 }

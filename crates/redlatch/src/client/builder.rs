@@ -14,6 +14,7 @@ use crate::{
     dialer::{Dialer, Dialing},
     error::{Error, ErrorKind},
     observe::Observer,
+    presence::Presence,
     store::{self, Store},
 };
 
@@ -196,6 +197,12 @@ impl ClientBuilder {
     /// Is told what the client does, for metrics of the program's own: none unless set.
     pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
         self.config.observer = Some(observer);
+        self
+    }
+
+    /// Whether and how the client tells others what it holds and waits for: told unless set.
+    pub fn presence(mut self, presence: Presence) -> Self {
+        self.config.presence = presence;
         self
     }
 

@@ -45,11 +45,17 @@ pub const QUORUM_DRIFT: Duration = Duration::from_millis(2);
 /// How many names one renewal call refreshes. Larger batches would hold up the server for others.
 pub const RENEWAL_BATCH_MAX: usize = 100;
 
+/// The shortest lease. Its holder counts on one millisecond less, and a server on which less than one is left may take the hold for over.
+pub const LEASE_MIN: Duration = Duration::from_millis(2);
+
 /// A lease in whole milliseconds, checked.
 pub(crate) fn lease_ms(lease: Duration) -> Result<i64, Error> {
-    if lease < Duration::from_millis(1) {
-        return Err(Error::new(ErrorKind::InvalidOption, format!("a lease of {lease:?} is under 1 ms"))
-            .remedy("give a lease of at least 1 ms, or none to have it renewed"));
+    if lease < LEASE_MIN {
+        return Err(Error::new(
+            ErrorKind::InvalidOption,
+            format!("a lease of {lease:?} is under {LEASE_MIN:?}"),
+        )
+        .remedy("give a lease of at least 2 ms, or none to have it renewed"));
     }
     if lease > LEASE_MAX {
         return Err(Error::new(ErrorKind::InvalidOption, "the lease is over one hundred years")

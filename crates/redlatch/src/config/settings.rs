@@ -10,7 +10,7 @@ use super::{
     RENEWAL_BATCH_MAX, RESPONSE_TIMEOUT, ScriptMode, Secret, ShardedPubSub, TURN_TIME_MAX, TlsOptions,
     WATCHDOG_LEASE,
 };
-use crate::{call_hook::CallHook, dialer::Dialing};
+use crate::{call_hook::CallHook, dialer::Dialing, presence::Presence};
 
 /// Settings that may also come from elsewhere than the builder. `None` means that nothing was said.
 #[derive(Debug, Clone, Default)]
@@ -117,6 +117,7 @@ impl Default for Config {
             engine_dir: None,
             clock: Arc::new(SystemClock),
             observer: None,
+            presence: Presence::default(),
             dialing: Dialing::default(),
         }
     }

@@ -15,6 +15,7 @@ use crate::{
     error::{Error, ErrorKind},
     observe::Observer,
     owner::Identity,
+    presence::Presence,
 };
 
 #[derive(Clone)]
@@ -48,6 +49,7 @@ pub(crate) struct Config {
     pub(crate) engine_dir: Option<PathBuf>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) observer: Option<Arc<dyn Observer>>,
+    pub(crate) presence: Presence,
     pub(crate) dialing: Dialing,
 }
 
@@ -81,6 +83,7 @@ impl fmt::Debug for Config {
             engine_dir,
             clock: _,
             observer: _,
+            presence,
             dialing,
         } = self;
         f.debug_struct("Config")
@@ -105,6 +108,7 @@ impl fmt::Debug for Config {
             .field("poll_interval_max", poll_interval_max)
             .field("engine_binary", engine_binary)
             .field("engine_dir", engine_dir)
+            .field("presence", presence)
             .field("dialing", dialing)
             .finish_non_exhaustive()
     }

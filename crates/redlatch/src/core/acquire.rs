@@ -62,6 +62,9 @@ impl Core {
                 request.liveness.run_noting_polls(work.as_mut()).await
             }
         };
+        if let Ok(Some(grant)) = &outcome {
+            grant.lease.note_task();
+        }
         if let Some(began_ms) = began_ms {
             let granted = outcome.as_ref().ok().and_then(Option::as_ref);
             // A task in line that asked for no owner gets one only with the grant.
@@ -164,8 +167,8 @@ impl Core {
         let owner = request.owner.clone().unwrap_or_else(|| self.fresh_owner());
         let mut acquirer = Acquirer::new(self, request, owner, *deadline, start);
         let won = self.contest(&mut acquirer, request.wait, deadline, start.other_processes_first).await?;
-        // Only a fair lock comes here: tasks of other kinds are handed no lease while they ask.
-        if acquirer.offer_taken_back {
+        // It comes in again. Only a fair lock is handed a lease while it asks; of any kind a grant may be over when its answer comes.
+        if acquirer.offer_taken_back || acquirer.too_late {
             return Ok(AcquireOutcome::OfferExpired);
         }
         if acquirer.owner_busy {
@@ -230,7 +233,7 @@ pub(super) enum AcquireOutcome {
     Done(Option<Grant>),
     /// An earlier request of the owner is under way; come in again when it is not.
     OwnerBusy,
-    /// The task was handed the lock, and was not polled before the offer or the lease was over; come in again.
+    /// The task was handed the lock, and was not polled before the offer or the lease was over, or its grant was over when the answer came; come in again.
     OfferExpired,
 }
 

@@ -15,6 +15,7 @@ use super::{
     contest::{Attempt, Contender},
     flight::{AfterDrop, Flight},
     lease::{HeldLease, SentAt},
+    presence::Waiting,
     replica_confirm::Unconfirmed,
     undo::RequestFate,
     wait::WaitDeadline,
@@ -53,6 +54,8 @@ pub(super) struct Acquirer {
     /// Fair locks: this task was handed a lease and was not polled in time, so the keeper has taken it back and releases it. What the server says of
     /// this owner meanwhile is about that hold, and is not believed.
     pub(super) offer_taken_back: bool,
+    /// It was granted for no longer than the answer took, and comes in again behind the others in its lane.
+    pub(super) too_late: bool,
     /// A request was sent, or may have been.
     has_asked: bool,
     /// How far the last request has come.
@@ -118,6 +121,10 @@ impl Contender for Acquirer {
             && self.core.lanes.expects_local_grant(&self.request.keys, &self.owner)
     }
 
+    fn waiting(&self, since_ms: u64) -> Vec<Waiting> {
+        vec![Waiting::here(self.request.keys.subject(), Some(&self.owner), since_ms)]
+    }
+
     async fn attempt(&mut self) -> Result<Attempt<Arc<HeldLease>>, Fault> {
         match self.request.recipe.lane_policy() {
             LanePolicy::OneContends => self.ask().await,
@@ -133,6 +140,15 @@ impl Contender for Acquirer {
             return;
         }
         self.outcome_unknown = true;
+    }
+
+    fn goes_behind_others(&mut self) -> bool {
+        self.too_late = self.request.recipe.lane_policy() == LanePolicy::OneContends;
+        self.too_late
+    }
+
+    fn has_others_behind(&self) -> bool {
+        self.core.lanes.has_line(&self.request.keys)
     }
 
     fn tell_recovery(&self, after_ms: u64) {
@@ -159,6 +175,7 @@ impl Acquirer {
             outcome_unknown: start.outcome_unknown,
             granted: false,
             offer_taken_back: false,
+            too_late: false,
             has_asked: false,
             sending: None,
             owner_busy: false,

@@ -18,6 +18,7 @@ use super::{
     lanes::JoinStep,
     lease::{HeldLease, SentAt},
     owner_claims::{AttemptMode, OwnerBlock, OwnerClaim},
+    presence::Waiting,
     release::{ReleaseMode, ReleaseStep, Unlocked, expected_holds, release_outcome},
     replica_confirm::Unconfirmed,
     request::{GrantPath, all_noted},
@@ -71,6 +72,11 @@ impl Contender for Group<'_> {
 
     fn key_to_watch(&self) -> Option<Arc<[u8]>> {
         None
+    }
+
+    fn waiting(&self, since_ms: u64) -> Vec<Waiting> {
+        let of = |request: &Arc<Request>| Waiting::here(request.keys.subject(), Some(&self.owner), since_ms);
+        self.requests.iter().map(of).collect()
     }
 
     async fn attempt(&mut self) -> Result<Attempt<SetGain>, Fault> {

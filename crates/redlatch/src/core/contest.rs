@@ -15,6 +15,7 @@ use super::{
     Core, Wait,
     ask_gate::{Availability, RightToAsk},
     outage::SILENT_MS,
+    presence::Waiting,
     task_liveness::{TASK_POLL_DUE_MS, TaskLiveness},
     wait::{ServerWait, WaitDeadline},
 };
@@ -91,11 +92,25 @@ pub(crate) trait Contender: Send {
         false
     }
 
+    /// What its task waits for, since then, as others are told.
+    fn waiting(&self, since_ms: u64) -> Vec<Waiting>;
+
     /// Asks the server once. A future that is dropped must undo what it may have done.
     fn attempt(&mut self) -> impl Future<Output = Result<Attempt<Self::Gain>, Fault>> + Send;
 
     /// An attempt may have succeeded unseen.
     fn mark_outcome_unknown(&mut self);
+
+    /// It was granted for no longer than the answer took, and may be granted so for ever: whether it comes in again behind the other tasks of its process, whose
+    /// leases may last for longer.
+    fn goes_behind_others(&mut self) -> bool {
+        false
+    }
+
+    /// Whether other tasks of this process rely on this one to ask.
+    fn has_others_behind(&self) -> bool {
+        false
+    }
 
     /// Logs that the server answers again, after so long; once for each contender that went on asking.
     fn tell_recovery(&self, _after_ms: u64) {}
@@ -134,6 +149,7 @@ impl Core {
         let mut limit = *deadline;
         let (mut right_to_ask, mut is_first_busy) = (None, true);
         let mut last = LastOutcome::Nothing;
+        let mut noted = None;
         if other_processes_first {
             if let Some(channel) = contender.channel() {
                 server_wait.subscribe(self, channel);
@@ -145,6 +161,7 @@ impl Core {
             && self.gates.is_taken(&gate.key)
         {
             // Others of this process wait already; asking before them would be in vain, or unfair.
+            noted = self.note_waits(|| contender.waiting(deadline.began_ms()));
             right_to_ask = self.wait_to_ask(contender, gate, &mut server_wait, deadline).await?;
             if right_to_ask.is_none() {
                 return self.busy_or_outage(contender.key(), deadline).await;
@@ -198,6 +215,9 @@ impl Core {
                     if right_to_ask.is_none()
                         && let Some(gate) = gate
                     {
+                        if noted.is_none() {
+                            noted = self.note_waits(|| contender.waiting(deadline.began_ms()));
+                        }
                         right_to_ask = self.wait_to_ask(contender, gate, &mut server_wait, deadline).await?;
                         if right_to_ask.is_none() {
                             return self.busy_or_outage(contender.key(), deadline).await;
@@ -211,6 +231,9 @@ impl Core {
                     {
                         continue;
                     }
+                    if noted.is_none() {
+                        noted = self.note_waits(|| contender.waiting(deadline.began_ms()));
+                    }
                     let hint = if let Attempt::Busy(hint) = busy { hint } else { None };
                     if let (Some(right_to_ask), Some(sent_ms)) = (&right_to_ask, sent_ms) {
                         right_to_ask.note(sent_ms, Availability::Nothing { again_after: hint });
@@ -222,7 +245,11 @@ impl Core {
                             server_wait.wait_queued_behind(self, deadline).await?;
                         }
                         Some(false) => server_wait.wait_for_change(self, hint, deadline).await?,
-                        None => server_wait.wait(self, hint.unwrap_or(POLL_INTERVAL_MAX), deadline).await?,
+                        None => {
+                            let pause = hint.unwrap_or(POLL_INTERVAL_MAX);
+                            self.wait_unless_others_rely(contender, &mut server_wait, pause, deadline)
+                                .await?;
+                        }
                     }
                 }
                 Ok(Attempt::OfferExpired | Attempt::OwnerBusy) => return Ok(None),
@@ -231,6 +258,10 @@ impl Core {
                     if wait == Wait::No || deadline.is_over(self) {
                         return Err(Error::new(ErrorKind::Timeout, "the grant took longer than its lease")
                             .remedy("use a longer lease, or look at the server's load"));
+                    }
+                    right_to_ask = None;
+                    if contender.goes_behind_others() {
+                        return Ok(None);
                     }
                 }
                 Err(fault) => {
@@ -266,6 +297,26 @@ impl Core {
 }
 
 impl Core {
+    /// Pauses before another look, for no longer than the poll interval while other tasks of this process rely on it.
+    async fn wait_unless_others_rely<C: Contender>(
+        &self,
+        contender: &C,
+        server_wait: &mut ServerWait,
+        pause: Duration,
+        deadline: &WaitDeadline,
+    ) -> Result<(), Error> {
+        let mut left = pause;
+        while !left.is_zero() && !deadline.is_over(self) {
+            let step = left.min(POLL_INTERVAL_MAX);
+            server_wait.wait(self, step, deadline).await?;
+            left -= step;
+            if contender.has_others_behind() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Waits for the right to ask; `None` when time is up. If it is known by then that there is nothing, waits for a change, too.
     async fn wait_to_ask<C: Contender>(
         &self,

@@ -306,10 +306,12 @@ impl Round {
 }
 
 impl Agenda {
-    fn take_in(&mut self, lease: &Arc<HeldLease>) {
+    /// `false` if it is in already.
+    fn take_in(&mut self, lease: &Arc<HeldLease>, now_ms: u64) -> bool {
         if lease.schedule.in_agenda.swap(true, Ordering::AcqRel) {
-            return;
+            return false;
         }
+        lease.schedule.seen_ms.store(now_ms, Ordering::Relaxed);
         let at = self.free.pop().unwrap_or_else(|| {
             self.leases.push(None);
             self.leases.len() - 1
@@ -317,6 +319,7 @@ impl Agenda {
         self.leases[at] = Some(Arc::downgrade(lease));
         lease.schedule.agenda_index.store(at, Ordering::Relaxed);
         self.schedule(at, lease);
+        true
     }
 
     fn schedule(&mut self, at: usize, lease: &HeldLease) {
@@ -424,12 +427,16 @@ impl Core {
         let recheck = shared.recheck.swap(false, Ordering::AcqRel) || moved;
         if recheck || shared.keeper_alarm.look_ms() <= now_ms {
             shared.keeper_alarm.begin_look();
-            self.lanes.each_lease(|lease| agenda.take_in(lease));
+            let mut is_news = false;
+            self.lanes.each_lease(|lease| is_news |= agenda.take_in(lease, now_ms));
             let troubled = self.outages.look_for_trouble(now_ms);
             let (in_lanes, at_gates) = (
                 self.lanes.pass_over_the_unpolled(now_ms, troubled),
                 self.gates.pass_over_the_unpolled(now_ms),
             );
+            if is_news || in_lanes {
+                self.presence_changed();
+            }
             if in_lanes || at_gates {
                 shared.keeper_alarm.look_at_lanes_by(now_ms + TASK_POLL_DUE_MS);
             }

@@ -31,6 +31,10 @@ pub(crate) struct WaiterEntry {
     pub(crate) wake: Option<Arc<Notify>>,
     /// The server is known to have it in its queue, too. Such entries stand before all others of the lane.
     pub(super) is_in_server_queue: bool,
+    /// Which task it is.
+    pub(super) task: Option<tokio::task::Id>,
+    /// Since when it stands in line.
+    pub(super) since_ms: u64,
     /// It has not subscribed, so the next release by a task of this process has to wake it.
     pub(super) relies_on_local_wake: bool,
 }
@@ -40,6 +44,7 @@ impl WaiterEntry {
         request: &Arc<Request>,
         owner: Option<Owner>,
         wake: Option<Arc<Notify>>,
+        since_ms: u64,
     ) -> (WaiterEntry, WaiterHandle) {
         let (tell, inbox) = oneshot::channel();
         let handle = WaiterHandle { inbox, request: request.clone() };
@@ -50,6 +55,8 @@ impl WaiterEntry {
                 request: request.clone(),
                 wake,
                 is_in_server_queue: false,
+                task: tokio::task::try_id(),
+                since_ms,
                 relies_on_local_wake: false,
             },
             handle,

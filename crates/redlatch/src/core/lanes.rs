@@ -204,7 +204,7 @@ impl Lanes {
                         _ => return Ok(JoinStep::AskForItself),
                     }
                 }
-                let (entry, handle) = WaiterEntry::new(request, owner.cloned(), None);
+                let (entry, handle) = WaiterEntry::new(request, owner.cloned(), None, now_ms);
                 lane.rare_mut().queue.push_back(entry);
                 self.note_waiters(lane);
                 // The keeper clears this flag before it looks into the bucket, so it misses no entry.

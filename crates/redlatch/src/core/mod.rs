@@ -29,6 +29,7 @@ pub(crate) mod multi_subscription;
 pub(crate) mod observing;
 mod outage;
 pub(crate) mod owner_claims;
+pub(crate) mod presence;
 pub(crate) mod reenter;
 pub(crate) mod release;
 mod release_one;
@@ -89,6 +90,7 @@ pub(crate) struct Core {
     /// Whether the server wants every key of a script declared.
     strictness: Arc<declare::Strictness>,
     outages: outage::Outages,
+    presence: presence::PresenceState,
     pub(crate) lanes: OfProcess<Lanes>,
     /// Who may act for owners that can be used again.
     pub(crate) owners: OfProcess<Arc<Owners>>,
@@ -156,6 +158,7 @@ impl Core {
             store: OfProcess::new(store),
             strictness: Arc::new(strictness),
             outages,
+            presence: presence::PresenceState::default(),
             lanes: OfProcess::new(Lanes::new(turn_limits, keeper.keeper_alarm().clone(), owners.clone())),
             owners: OfProcess::new(owners),
             gates: OfProcess::new(Gates::default()),

@@ -59,7 +59,7 @@ impl Core {
                 let held = Arc::new(HeldLease::new(
                     lease.keys.clone(),
                     owner,
-                    lease.recipe,
+                    next.request.recipe,
                     token,
                     next.request.lease_term,
                     sent_at,
@@ -126,7 +126,7 @@ impl Core {
                 let held = Arc::new(HeldLease::new(
                     lease.keys.clone(),
                     to,
-                    lease.recipe,
+                    next.request.recipe,
                     token,
                     next.request.lease_term,
                     sent_at,

@@ -71,6 +71,11 @@ impl Core {
             () = self.keeper.drained() => {}
             () = &mut end => {}
         }
+        tokio::select! {
+            biased;
+            () = self.withdraw_record() => {}
+            () = &mut end => {}
+        }
         self.disconnected.store(true, Ordering::SeqCst);
         self.store.close();
         (released, failed)

@@ -11,6 +11,8 @@ pub(crate) enum KeyPattern {
     After(&'static str),
     /// A word and the name, always in braces.
     InBraces(&'static str),
+    /// A word, and the id of a client in braces. It has nothing to do with the names of locks.
+    OfClient(&'static str),
 }
 
 pub(crate) const LOCK_CHANNEL: KeyPattern = KeyPattern::Before("redisson_lock__channel:");
@@ -31,6 +33,8 @@ pub(crate) const RATE_VALUE: KeyPattern = KeyPattern::After(":value");
 pub(crate) const RATE_PERMITS: KeyPattern = KeyPattern::After(":permits");
 /// Who forced locks free.
 pub(crate) const FORCED: KeyPattern = KeyPattern::Before("redlatch_forced:");
+/// What a client tells of itself.
+pub(crate) const CLIENT_RECORD: KeyPattern = KeyPattern::OfClient("redlatch:client:");
 /// What Redisson remembers an unlock by.
 pub(crate) const UNLOCK_LATCH: KeyPattern = KeyPattern::Before("redisson_unlock_latch:");
 
@@ -39,7 +43,10 @@ impl KeyPattern {
     pub(crate) const fn word(self) -> &'static str {
         match self {
             KeyPattern::Name => "",
-            KeyPattern::Before(word) | KeyPattern::After(word) | KeyPattern::InBraces(word) => word,
+            KeyPattern::Before(word)
+            | KeyPattern::After(word)
+            | KeyPattern::InBraces(word)
+            | KeyPattern::OfClient(word) => word,
         }
     }
 
@@ -52,10 +59,11 @@ impl KeyPattern {
     fn with(self, name: &[u8], word: &str) -> Vec<u8> {
         let (before, after) = match self {
             KeyPattern::Name => return name.into(),
-            KeyPattern::Before(_) | KeyPattern::InBraces(_) => (word, ""),
+            KeyPattern::Before(_) | KeyPattern::InBraces(_) | KeyPattern::OfClient(_) => (word, ""),
             KeyPattern::After(_) => ("", word),
         };
-        let braces = matches!(self, KeyPattern::InBraces(_)) || !name.contains(&b'{');
+        let braces =
+            matches!(self, KeyPattern::InBraces(_) | KeyPattern::OfClient(_)) || !name.contains(&b'{');
         let mut key = Vec::with_capacity(before.len() + name.len() + after.len() + 2);
         key.extend_from_slice(before.as_bytes());
         if braces {
@@ -73,7 +81,9 @@ impl KeyPattern {
     pub(crate) fn of_any(self) -> String {
         match self {
             KeyPattern::Name => "*".into(),
-            KeyPattern::Before(word) | KeyPattern::InBraces(word) => format!("{word}*"),
+            KeyPattern::Before(word) | KeyPattern::InBraces(word) | KeyPattern::OfClient(word) => {
+                format!("{word}*")
+            }
             KeyPattern::After(word) => format!("*{word}"),
         }
     }
@@ -94,6 +104,7 @@ impl KeyPattern {
         let before = match self {
             KeyPattern::Name => return vec![(format!("{start}*"), of(&name))],
             KeyPattern::InBraces(word) => return vec![(format!("{word}{{{start}*"), of(&name))],
+            KeyPattern::OfClient(_) => return vec![(self.of_any(), self.of(SAMPLE.as_bytes()))],
             KeyPattern::Before(word) => word,
             KeyPattern::After(_) => "",
         };

@@ -30,7 +30,7 @@ pub(crate) struct Description {
     pub(crate) draws_tokens: bool,
     /// Whether the server reports changes of its key: of a hold, which may be lost, or of what is waited for until it is gone.
     pub(crate) is_watched: bool,
-    /// Its keys, the first of them the name.
+    /// Its keys, the first of them the name if it has names.
     pub(crate) keys: &'static [KeyPattern],
     /// The channels on which a release is told.
     pub(crate) channels: &'static [KeyPattern],

@@ -4,8 +4,8 @@ use super::{
     Description, Redisson,
     found::LockKind,
     key_pattern::{
-        FORCED, KeyPattern, LATCH_CHANNEL, LOCK_CHANNEL, PERMIT_TIMES, PERMITS_CHANNEL, QUEUE, QUEUE_TIMES,
-        RATE_VALUE, READ_TIME, RW_CHANNEL, TOKEN, UNLOCK_LATCH,
+        CLIENT_RECORD, FORCED, KeyPattern, LATCH_CHANNEL, LOCK_CHANNEL, PERMIT_TIMES, PERMITS_CHANNEL, QUEUE,
+        QUEUE_TIMES, RATE_VALUE, READ_TIME, RW_CHANNEL, TOKEN, UNLOCK_LATCH,
     },
 };
 use crate::scripts::{self, Script};
@@ -38,6 +38,8 @@ pub enum Kind {
     /// Looking at everything without changing anything, as an engineer on call does: [`Client::inspect`](crate::Client::inspect)
     /// and [`Client::list`](crate::Client::list).
     Look,
+    /// Telling others what this client holds and waits for ([`Presence`](crate::Presence)). Without it nothing is told, and everything else works.
+    Presence,
 }
 
 /// The scripts of the plain lock, also for several at once.
@@ -60,7 +62,7 @@ static LOST: &[&Script] = &[&scripts::LOST];
 static COUNTER: &[&Script] = &[&scripts::COUNTER_GET, &scripts::COUNTER_SET];
 
 /// In the order of [`Kind`].
-pub(super) static TABLE: [Description; 11] = [
+pub(super) static TABLE: [Description; 12] = [
     Description {
         word: "lock",
         note: "also non-reentrant locks and sets of locks",
@@ -235,10 +237,17 @@ pub(super) static TABLE: [Description; 11] = [
     // Of what comes after a name, one key stands for all.
     Description {
         word: "look",
-        note: "ls and show, and nothing else",
-        scripts: &[&[&scripts::SHOW, &scripts::LIST]],
-        keys: &[KeyPattern::Name, TOKEN, QUEUE, QUEUE_TIMES, RATE_VALUE],
+        note: "ls, show and why, and nothing else",
+        scripts: &[&[&scripts::SHOW, &scripts::LIST, &scripts::PRESENCE_GET, &scripts::PRESENCE_LIST]],
+        keys: &[KeyPattern::Name, TOKEN, QUEUE, QUEUE_TIMES, RATE_VALUE, CLIENT_RECORD],
         counts_listeners: true,
         ..Description::of(Kind::Look)
+    },
+    Description {
+        word: "presence",
+        note: "tells others who holds and who waits",
+        scripts: &[&[&scripts::PRESENCE_SET]],
+        keys: &[CLIENT_RECORD],
+        ..Description::of(Kind::Presence)
     },
 ];

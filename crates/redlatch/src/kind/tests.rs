@@ -40,6 +40,7 @@ fn every_key_and_channel_is_documented() {
             let shown = match place {
                 KeyPattern::Name => "N".to_owned(),
                 KeyPattern::Before(word) | KeyPattern::InBraces(word) => format!("{word}{{N}}"),
+                KeyPattern::OfClient(word) => format!("{word}{{ID}}"),
                 // Whose it is, and the how many-th, stand for any.
                 KeyPattern::After(word) => {
                     format!("{{N}}{}", word.replace(":owner:", ":<owner>:").replace(":1", ":<i>"))

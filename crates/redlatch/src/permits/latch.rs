@@ -9,6 +9,7 @@ use crate::{
         Core, Wait,
         contest::{Attempt, Contender},
         fork_safe::ForkSafeCore,
+        presence::Waiting,
         wait::WaitDeadline,
     },
     error::{Error, ErrorKind},
@@ -185,6 +186,10 @@ impl Contender for Passer<'_> {
     /// A latch that is not there is open.
     fn key_to_watch(&self) -> Option<Arc<[u8]>> {
         Some(self.0.0.key.clone())
+    }
+
+    fn waiting(&self, since_ms: u64) -> Vec<Waiting> {
+        vec![Waiting::here(Subject::new("latch", self.0.name()), None, since_ms)]
     }
 
     async fn attempt(&mut self) -> Result<Attempt<()>, Fault> {

@@ -10,6 +10,7 @@ use crate::{
         contest::{Attempt, Contender},
         flight::{AfterDrop, OnAbandon},
         fork_safe::ForkSafeCore,
+        presence::Waiting,
         wait::WaitDeadline,
     },
     error::{Error, ErrorKind},
@@ -370,6 +371,10 @@ impl Contender for Taker<'_> {
         } else {
             Availability::MayBeEnough
         }
+    }
+
+    fn waiting(&self, since_ms: u64) -> Vec<Waiting> {
+        vec![Waiting::here(Subject::new("semaphore", self.semaphore.name()), None, since_ms)]
     }
 
     async fn attempt(&mut self) -> Result<Attempt<Self::Gain>, Fault> {

@@ -112,6 +112,10 @@ fn cases() -> Vec<Case> {
         case(&SHOW, HELD, "x k q t p", "9"),
         case(&LIST, HELD, "", "0 * 9 9 hash"),
         case(&QUERY, HELD, "x", "me"),
+        case(&PRESENCE_SET, "", "r", "60000 host web-7"),
+        case(&PRESENCE_SET, "hset r host web-7;", "r", "0"),
+        case(&PRESENCE_GET, "hset r host web-7; pexpire r 9000;", "r", ""),
+        case(&PRESENCE_LIST, "hset r host web-7;", "", "0 r* 9"),
         case(&SELL, "set x 5", "x", "2"),
         case(&STOCK, "set x 5", "x", "2"),
         case(&COUNTER_GET, "set x 5", "x", "7"),
@@ -265,10 +269,10 @@ fn fenceless(dump: Vec<DumpedKey>) -> Vec<DumpedKey> {
     dump.into_iter().filter(|key| !TOKENS.contains(&&*key.key)).collect()
 }
 
-/// Who is in: fields of hashes, and members of sets. What is left of a rate has a member of its own, and lets nobody in.
+/// Who is in: fields of hashes, and members of sets. What is left of a rate has a member of its own, and lets nobody in; nor does what a client tells.
 fn who_is_in(dump: &[DumpedKey]) -> BTreeSet<(Vec<u8>, Vec<u8>)> {
     let mut all = BTreeSet::new();
-    for key in dump.iter().filter(|key| key.key != b"p") {
+    for key in dump.iter().filter(|key| key.key != b"p" && key.key != b"r") {
         let Value::Array(items) = &key.content else { continue };
         for item in items.iter().step_by(2) {
             if let (Value::Bytes(field), "hash" | "zset") = (item, key.kind) {

@@ -21,7 +21,7 @@ pub use library::{library, library_check, library_name};
 
 /// The number of the script set. The local daemon and its clients must agree on it, because the daemon runs only the
 /// scripts that it was built with. Each change of a script raises it.
-pub const EPOCH: u32 = 27;
+pub const EPOCH: u32 = 28;
 
 /// One script: its name, its text, and the SHA-1 by which servers know it.
 pub struct Script {
@@ -282,6 +282,12 @@ scripts! {
     LIST = "list" is [NeedsDeclaredKeys, CrossesSlots],
     /// Read TTL and hold count.
     QUERY = "query",
+    /// Write what a client tells of itself.
+    PRESENCE_SET = "presence_set",
+    /// Read what a client tells of itself.
+    PRESENCE_GET = "presence_get",
+    /// Read a page of the clients that tell of themselves.
+    PRESENCE_LIST = "presence_list" is [NeedsDeclaredKeys, CrossesSlots],
     /// Take items from a stock.
     SELL = "sell",
     /// Read or set a stock.

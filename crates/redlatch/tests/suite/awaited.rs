@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redlatch::{Client, blocking};
+use redlatch::{Client, Presence, blocking};
 use redlatch_testkit::server::{RedisServer, ServerProgram};
 use tokio::task::JoinHandle;
 
@@ -16,7 +16,9 @@ const POLL: Duration = Duration::from_secs(30);
 const TOLD_WITHIN: Duration = Duration::from_secs(10);
 
 async fn client(server: &RedisServer) -> Client {
-    Client::builder().url(server.url()).poll_interval_max(POLL).connect().await.unwrap()
+    // What it tells of itself would be counted among its looks.
+    let builder = Client::builder().url(server.url()).presence(Presence::untold());
+    builder.poll_interval_max(POLL).connect().await.unwrap()
 }
 
 /// A hold of no client: nobody renews it, and nobody tells of its end.

@@ -30,7 +30,7 @@ fn numbers(guard: &impl AnyGuard) -> (u32, u32) {
 }
 
 fn has(server: &RedisServer, name: &str) -> bool {
-    let keys: Vec<String> = redis::from_redis_value(server.cmd(&["KEYS", "*"]).unwrap()).unwrap();
+    let keys: Vec<String> = server.keys().unwrap();
     keys.iter().any(|key| key == name)
 }
 
@@ -243,7 +243,7 @@ async fn the_rights_of_an_account_are_tried_at_each_master_of_a_cluster() {
         );
         cluster.nodes().iter().for_each(|node| set(node, "+ssubscribe"));
         for node in cluster.nodes() {
-            let keys: Vec<String> = redis::from_redis_value(node.cmd(&["KEYS", "*"]).unwrap()).unwrap();
+            let keys: Vec<String> = node.keys().unwrap();
             assert_eq!(keys, Vec::<String>::new(), "a trial leaves nothing");
         }
     }

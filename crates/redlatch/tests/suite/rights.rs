@@ -3,7 +3,7 @@
 
 use redis::Value;
 use redlatch::{
-    Client, ClientBuilder, ErrorKind, LossReason, MultiLock, Rate, ScriptMode, Unlocked, Wait,
+    Client, ClientBuilder, ErrorKind, LossReason, MultiLock, Presence, Rate, ScriptMode, Unlocked, Wait,
     acl::{Kind, Rights},
     scripts,
 };
@@ -42,7 +42,13 @@ impl Account {
     async fn client(&self) -> Client {
         let builder =
             Client::builder().url(self.server.url()).username("app").password("pw").scripts(self.mode);
-        builder.watchdog_lease(RENEWED).connect().await.unwrap()
+        builder.presence(Presence::untold()).watchdog_lease(RENEWED).connect().await.unwrap()
+    }
+
+    /// A client that tells what it holds.
+    async fn telling(&self) -> Client {
+        let builder = Client::builder().url(self.server.url()).username("app").password("pw");
+        builder.scripts(self.mode).connect().await.unwrap()
     }
 
     /// Whether the server was asked to run a command, which it may have refused.
@@ -296,6 +302,38 @@ async fn a_stock_needs_no_more() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_client_tells_needs_its_own_right_and_no_more() {
+    for account in Account::both(&[Kind::Lock, Kind::Presence]) {
+        let client = account.telling().await;
+        let _guard = client.lock("app:x").lock().await.unwrap();
+        let key = format!("redlatch:client:{{{}}}", client.id());
+        soon("the record", async {
+            while account.server.cmd(&["EXISTS", &key]).unwrap() == Value::Int(0) {
+                tokio::time::sleep(ms(10)).await;
+            }
+        })
+        .await;
+        account.assert_nothing_was_refused();
+    }
+    for account in Account::both(&[Kind::Lock]) {
+        let client = account.telling().await;
+        let guard = client.lock("app:x").lock().await.unwrap();
+        soon("the refusal", async {
+            while account.refused().is_empty() {
+                tokio::time::sleep(ms(10)).await;
+            }
+        })
+        .await;
+        let refused = account.refused();
+        // It does not try again, whatever changes.
+        let _other = client.lock("app:y").lock().await.unwrap();
+        tokio::time::sleep(ms(2_500)).await;
+        assert_eq!(account.refused(), refused);
+        guard.unlock().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_only_looks_sees_everything_and_changes_nothing() {
     for account in Account::both(&[Kind::Look]) {
         let all = Rights::of(&Kind::ALL, "").functions(account.mode == ScriptMode::Functions);
@@ -330,6 +368,12 @@ async fn who_only_looks_sees_everything_and_changes_nothing() {
             .map(|state| state.name.to_string())
             .collect();
         assert_eq!(names, ["app:fair", "app:held", "app:rw"]);
+        soon("who holds", async {
+            while client.why("app:held").await.unwrap().names[0].blockers[0].client.is_none() {
+                tokio::time::sleep(ms(10)).await;
+            }
+        })
+        .await;
         account.assert_nothing_was_refused();
 
         let everything = client.list(None, 10).await.unwrap();

@@ -36,8 +36,9 @@ impl Acquirer {
     /// Stands in line before it asks, so that a release which comes after the answer finds it there.
     fn line_up(&mut self) {
         if matches!(self.local_queue, LocalQueuePlace::Outside) {
-            let (entry, handle) =
-                WaiterEntry::new(&self.request, Some(self.owner.clone()), self.wake.clone());
+            let since_ms = self.deadline.began_ms();
+            let owner = Some(self.owner.clone());
+            let (entry, handle) = WaiterEntry::new(&self.request, owner, self.wake.clone(), since_ms);
             self.local_queue = LocalQueuePlace::Inside(handle);
             self.core.lanes.line_up(&self.request.keys, entry);
         }

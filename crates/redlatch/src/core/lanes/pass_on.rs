@@ -161,7 +161,7 @@ impl Lanes {
         if !is_passable(lease, &next.entry, at) {
             return Next::Choice(LaneChoice::Transfer(Box::new(next)));
         }
-        let successor = Arc::new(lease.successor());
+        let successor = Arc::new(lease.successor(next.entry.request.recipe));
         successor.offer(now_ms);
         lane.state = LaneState::Nothing;
         let lost = lane.add(&successor, &self.keeper_alarm, now_ms);

@@ -4,8 +4,9 @@ use std::sync::{Arc, PoisonError};
 
 use super::{Bucket, LaneKey, Lanes};
 use crate::{
-    core::lease::HeldLease,
+    core::{lane::WaiterEntry, lease::HeldLease},
     keys::Keys,
+    recipes::LanePolicy,
     sync::{Mutex, atomic::Ordering},
 };
 
@@ -44,6 +45,22 @@ impl Lanes {
         for bucket in &self.buckets {
             for lane in bucket.lock().unwrap_or_else(PoisonError::into_inner).values() {
                 lane.leases().for_each(&mut look);
+            }
+        }
+    }
+
+    /// Looks at tasks that stand in line and ask nobody themselves, up to so many.
+    pub(in crate::core) fn each_in_line(&self, count_max: usize, mut look: impl FnMut(&WaiterEntry)) {
+        let mut left = count_max;
+        for bucket in &self.buckets {
+            for lane in bucket.lock().unwrap_or_else(PoisonError::into_inner).values() {
+                let waiting = lane.rare().queue.iter().filter(|entry| {
+                    entry.request.recipe.lane_policy() == LanePolicy::OneContends && !entry.tell.is_closed()
+                });
+                for entry in waiting.take(left) {
+                    look(entry);
+                    left -= 1;
+                }
             }
         }
     }

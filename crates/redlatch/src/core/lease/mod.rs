@@ -75,6 +75,8 @@ pub(crate) struct HeldLease {
     /// A request that ends the hold was not answered, and may still arrive.
     end_in_doubt: AtomicBool,
     pub(crate) schedule: Schedule,
+    /// The task that was granted it, if it is known.
+    task: OnceLock<tokio::task::Id>,
     /// What few leases have.
     rare: OnceLock<Box<RareLeaseState>>,
 }
@@ -122,6 +124,8 @@ pub(crate) struct Schedule {
     pub(crate) agenda_due_ms: AtomicU64,
     /// Where the agenda has it.
     pub(crate) agenda_index: AtomicUsize,
+    /// When the keeper first saw it; 0 if it has not.
+    pub(crate) seen_ms: AtomicU64,
     /// The keeper has subscribed to the lock's channel for tasks of this process that wait for this lease to end (`listen_for_line.rs`).
     pub(crate) listens_for_line: AtomicBool,
 }
@@ -164,17 +168,18 @@ impl HeldLease {
                 watch_due_ms: AtomicU64::new(sent_ms + WATCH_HOLD_AFTER_MS),
                 ..Schedule::default()
             },
+            task: OnceLock::new(),
             rare: OnceLock::new(),
         }
     }
 
-    /// The same hold for the next guard, under an identity of its own for loss signals.
-    pub(crate) fn successor(&self) -> Self {
+    /// The same hold for the next guard, under an identity of its own for loss signals. It ends as that guard's kind of lock does: one is told of, another is not.
+    pub(crate) fn successor(&self, recipe: &'static dyn Recipe) -> Self {
         self.owner.note_lease_replaced();
         let next = HeldLease {
             keys: self.keys.clone(),
             owner: self.owner.clone(),
-            recipe: self.recipe,
+            recipe,
             token: self.token,
             lease_ms: AtomicI64::new(self.lease_ms()),
             deadline_ms: AtomicU64::new(self.deadline_ms.load(Ordering::Acquire)),
@@ -189,6 +194,7 @@ impl HeldLease {
             count_in_doubt: AtomicBool::new(self.count_in_doubt.load(Ordering::Relaxed)),
             end_in_doubt: AtomicBool::new(false),
             schedule: Schedule::default(),
+            task: OnceLock::new(),
             rare: OnceLock::new(),
         };
         if let Some(rare) = self.rare.get().and_then(|rare| rare.successor()) {
@@ -198,6 +204,18 @@ impl HeldLease {
         to.renew_due_ms.store(from.renew_due_ms.load(Ordering::Relaxed), Ordering::Relaxed);
         to.watch_due_ms.store(from.watch_due_ms.load(Ordering::Relaxed), Ordering::Relaxed);
         next
+    }
+
+    /// The task that runs now was granted it.
+    pub(in crate::core) fn note_task(&self) {
+        if let Some(task) = tokio::task::try_id() {
+            _ = self.task.set(task);
+        }
+    }
+
+    /// The task that was granted it.
+    pub(in crate::core) fn task(&self) -> Option<tokio::task::Id> {
+        self.task.get().copied()
     }
 
     pub(crate) fn lease_ms(&self) -> i64 {

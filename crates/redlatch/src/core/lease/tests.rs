@@ -30,7 +30,7 @@ fn what_one_server_was_seen_to_have_another_may_lack() {
     lease.note_seen(SentAt { at_ms: 20, incarnation: 1 });
     assert!(lease.is_seen_since(doubt(20, 1)) && !lease.is_seen_since(doubt(0, 2)));
     lease.note_seen(SentAt { at_ms: 10, incarnation: 0 });
-    assert!(lease.is_seen_since(doubt(20, 1)) && lease.successor().is_seen_since(doubt(20, 1)));
+    assert!(lease.is_seen_since(doubt(20, 1)) && lease.successor(lease.recipe).is_seen_since(doubt(20, 1)));
 }
 
 #[test]

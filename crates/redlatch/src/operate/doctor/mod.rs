@@ -44,6 +44,7 @@ impl Client {
         let mut findings = vec![Finding::new(Severity::Good, "store", self.store())];
         findings.extend(self.core.store.diagnose().await.map_err(Fault::into_error)?);
         findings.push(self.try_a_lock(prefix).await);
+        findings.extend(self.look_at_presence().await);
         Ok(findings)
     }
 
@@ -64,6 +65,19 @@ impl Client {
         }
         self.core.keeper.note_call();
         self.core.store.try_rights(kinds, prefix).await.map_err(Fault::into_error)
+    }
+
+    /// Whether this account may tell what it holds.
+    async fn look_at_presence(&self) -> Option<Finding> {
+        if self.core.may_tell_presence().await {
+            return None;
+        }
+        let text =
+            "the account may not write what it holds (redlatch:client:*), so nobody sees who a holder is";
+        Some(
+            Finding::new(Severity::Note, "presence", text)
+                .remedy("`redlatch acl --kind presence` prints the rights"),
+        )
     }
 
     async fn try_a_lock(&self, prefix: &str) -> Finding {

@@ -14,6 +14,7 @@ use crate::{
         contest::{Attempt, Contender},
         flight::{AfterDrop, OnAbandon},
         fork_safe::ForkSafeCore,
+        presence::Waiting,
         wait::WaitDeadline,
     },
     error::{Error, ErrorKind},
@@ -375,6 +376,10 @@ impl Contender for Taker<'_> {
 
     fn channel(&self) -> Option<Arc<[u8]>> {
         None
+    }
+
+    fn waiting(&self, since_ms: u64) -> Vec<Waiting> {
+        vec![Waiting::here(Subject::new("rate", self.limiter.name()), None, since_ms)]
     }
 
     async fn attempt(&mut self) -> Result<Attempt<Self::Gain>, Fault> {

@@ -74,7 +74,7 @@ fn channel(name: &str) -> String {
 
 /// The keys that a node has itself, whether it has their slots or not.
 fn keys(server: &RedisServer) -> Vec<String> {
-    redis::from_redis_value(server.cmd(&["KEYS", "*"]).unwrap()).unwrap()
+    server.keys().unwrap()
 }
 
 /// How many connections listen to a channel at a server: `NUMSUB` plain, `SHARDNUMSUB` sharded.

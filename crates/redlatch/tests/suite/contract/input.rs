@@ -1,6 +1,9 @@
 use std::time::Duration;
 
-use redlatch::{ErrorKind, Lease, LockKind, config::LEASE_MAX};
+use redlatch::{
+    ErrorKind, Lease, LockKind,
+    config::{LEASE_MAX, LEASE_MIN},
+};
 
 use crate::fixture::{Fixture, ms};
 
@@ -25,7 +28,7 @@ pub(crate) async fn bad_names_are_refused(on: Fixture) {
 pub(crate) async fn bad_leases_are_refused(on: Fixture) {
     let client = on.client().await;
     let lock = client.lock(on.name("x"));
-    for lease in [Duration::ZERO, Duration::from_nanos(999_999), LEASE_MAX + ms(1), Duration::MAX] {
+    for lease in [Duration::ZERO, Duration::from_nanos(1_999_999), LEASE_MAX + ms(1), Duration::MAX] {
         for lease in [Lease::Fixed(lease), Lease::RenewedEvery(lease)] {
             let error = lock.acquire().lease(lease).await.map(|_| ()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidOption, "{error}");
@@ -44,7 +47,7 @@ pub(crate) async fn bad_leases_are_refused(on: Fixture) {
     assert!(guard.is_valid());
     assert_eq!(guard.extend(Duration::MAX).await.unwrap_err().kind(), ErrorKind::InvalidOption);
     guard.unlock().await.unwrap();
-    let _ = lock.lock_with_lease(ms(1)).await;
+    let _ = lock.lock_with_lease(LEASE_MIN).await;
 }
 
 pub(crate) async fn a_key_of_another_type_is_left_alone(on: Fixture) {

@@ -44,6 +44,7 @@ const IDS: [&str; 4] =
     ["aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb", "cccccccccccccccc", "\u{1}\u{2}\0\r\n%%^$()[].*+"];
 const LEASES: [&str; 4] = ["60000", "5000", "600000", "9007199254740991"];
 const FORCED: &str = "redlatch_forced:{t}";
+const RECORDS: [&str; 2] = ["redlatch:client:{a}", "redlatch:client:{b}"];
 const CHANNEL: &str = "redisson_lock__channel:{x}";
 /// Few, so that calls meet each other's holds; one is the name of a plain lock now and then.
 pub(super) const RW_NAMES: [&str; 3] = ["rw", "r2", "a"];
@@ -139,6 +140,13 @@ pub(super) fn call(dice: &mut Dice, n: usize) -> (&'static Script, Vec<String>, 
             texts(&["0", dice.pick(&["*", "?", "{t}*", "[ab]", "none"]), "1000", "100", dice.pick(&types)])
         }),
         "query" => (vec![name], vec![owner]),
+        "presence_set" => {
+            let fields = &["host", "web-7", "hold:0", "lock 1200 1 a:1 x"][..dice.roll(3) * 2];
+            let ttl = if fields.is_empty() { "0" } else { "60000" };
+            (vec![dice.pick(&RECORDS).to_owned()], [texts(&[ttl]), texts(fields)].concat())
+        }
+        "presence_get" => (vec![dice.pick(&RECORDS).to_owned()], vec![]),
+        "presence_list" => (vec![], texts(&["0", "redlatch:client:*", "1000"])),
         "sell" => (vec!["stock".to_owned()], texts(&[dice.pick(&["1", "5", "0"])])),
         "stock" => (vec!["stock".to_owned()], texts(&[dice.pick(&["", "15", "0", "none"])])),
         "fair_acquire" => {

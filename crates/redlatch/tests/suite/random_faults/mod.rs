@@ -318,8 +318,7 @@ async fn clean(bed: &Bed, shared: &Shared) {
 fn leftovers(node: &RedisServer) -> Vec<String> {
     let port = node.port();
     // A replica in a cluster tells its keys and not what is in them.
-    let Ok(keys) = node.cmd(&["KEYS", "*"]) else { return vec![format!("no answer of port {port}")] };
-    let keys: Vec<String> = redis::from_redis_value(keys).unwrap();
+    let Ok(keys) = node.keys() else { return vec![format!("no answer of port {port}")] };
     let keys = keys.iter().filter(|key| !key.starts_with("redisson_lock_token:"));
     let mut left: Vec<String> = keys
         .map(|key| {

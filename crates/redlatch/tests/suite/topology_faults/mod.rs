@@ -82,9 +82,7 @@ impl Servers {
 
 /// The keys that nodes have, together.
 pub(crate) fn keys<'a>(nodes: impl IntoIterator<Item = &'a RedisServer>) -> BTreeSet<String> {
-    let of = |node: &RedisServer| -> Vec<String> {
-        redis::from_redis_value(node.cmd(&["KEYS", "*"]).unwrap()).unwrap()
-    };
+    let of = |node: &RedisServer| -> Vec<String> { node.keys().unwrap() };
     nodes.into_iter().flat_map(of).collect()
 }
 

@@ -96,7 +96,7 @@ pub use locks::{
 };
 pub use name::LockName;
 pub use operate::inspect::{HoldMode, Holder, LockState, PermitInUse, RateRule, Waiter};
-pub use operate::why::{Blocked, Blocker, Cycle, Waits, WaitsFor, Why};
+pub use operate::why::{BlockedName, BlockedWaiter, Blocker, WaitCycle, WaitsFor, Why};
 pub use owner::Owner;
 pub use permits::{
     latch::CountDownLatch,
@@ -104,7 +104,7 @@ pub use permits::{
     rate::{Rate, RateLimiter},
     semaphore::Semaphore,
 };
-pub use presence::{ClientRecord, Presence, Told};
+pub use presence::{ClientRecord, HoldOrWait, Presence};
 pub use redlatch_engine::{Clock, ManualClock, SystemClock};
 pub use replica_ack::{ReplicaAck, Replicas};
 pub use tokio_util::sync::CancellationToken;

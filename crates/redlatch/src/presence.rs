@@ -133,7 +133,7 @@ fn cut(text: &str) -> &str {
 /// A hold of a client or a wait, as it is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Told {
+pub struct HoldOrWait {
     /// The name.
     pub name: LockName,
     /// What it is in a word: `lock`, `fair`, `read`, `write`, `permits`, `semaphore`, `latch`, `rate`.
@@ -146,7 +146,7 @@ pub struct Told {
     pub lasts: Duration,
 }
 
-impl Told {
+impl HoldOrWait {
     /// Ordered as they are told: the oldest first, and the same ones always in the same order.
     pub(crate) fn rank(&self) -> impl Ord + use<> {
         (std::cmp::Reverse(self.lasts), self.name.clone(), self.owner.clone(), self.kind.clone())
@@ -160,13 +160,13 @@ impl Told {
         line
     }
 
-    fn parse(line: &[u8]) -> Option<Told> {
+    fn parse(line: &[u8]) -> Option<HoldOrWait> {
         let mut parts = line.splitn(5, |byte| *byte == b' ');
         let mut text = || parts.next().and_then(|part| std::str::from_utf8(part).ok());
         let (kind, lasts, task, owner) = (text()?, text()?, text()?, text()?);
         let name = LockName::unchecked(parts.next()?);
         name.check().ok()?;
-        Some(Told {
+        Some(HoldOrWait {
             name,
             kind: cut(kind).to_owned(),
             owner: (owner != "-").then(|| cut(owner).to_owned()),
@@ -201,9 +201,9 @@ pub struct ClientRecord {
     /// For how long the client has been there.
     pub lives: Duration,
     /// What it holds, the oldest first, at most 50.
-    pub holds: Vec<Told>,
+    pub holds: Vec<HoldOrWait>,
     /// What it waits for, the oldest first, at most 50.
-    pub waits: Vec<Told>,
+    pub waits: Vec<HoldOrWait>,
     /// How many holds and waits it has beyond these.
     pub more: u64,
     /// How long ago it was written.
@@ -213,8 +213,8 @@ pub struct ClientRecord {
 /// What is written of holds and waits.
 #[derive(Default)]
 pub(crate) struct Items {
-    pub(crate) holds: Vec<Told>,
-    pub(crate) waits: Vec<Told>,
+    pub(crate) holds: Vec<HoldOrWait>,
+    pub(crate) waits: Vec<HoldOrWait>,
     /// How many there are beyond these.
     pub(crate) more: u64,
 }
@@ -258,8 +258,10 @@ impl ClientRecord {
             }
             let Ok(field) = std::str::from_utf8(field) else { continue };
             let text = || cut(&String::from_utf8_lossy(value)).to_owned();
-            let told =
-                || Told::parse(value).map(|told| Told { lasts: told.lasts.saturating_add(age), ..told });
+            let told = || {
+                HoldOrWait::parse(value)
+                    .map(|told| HoldOrWait { lasts: told.lasts.saturating_add(age), ..told })
+            };
             match field {
                 "host" => record.host = text(),
                 "pid" => record.pid = text().parse().ok(),
@@ -282,13 +284,13 @@ impl ClientRecord {
                 _ => {}
             }
         }
-        record.holds.sort_by_cached_key(Told::rank);
-        record.waits.sort_by_cached_key(Told::rank);
+        record.holds.sort_by_cached_key(HoldOrWait::rank);
+        record.waits.sort_by_cached_key(HoldOrWait::rank);
         record
     }
 
     /// What it tells of a hold.
-    pub fn hold(&self, name: &LockName, owner: &str) -> Option<&Told> {
+    pub fn hold(&self, name: &LockName, owner: &str) -> Option<&HoldOrWait> {
         self.holds.iter().find(|hold| hold.name == *name && hold.owner.as_deref() == Some(owner))
     }
 }
@@ -297,8 +299,8 @@ impl ClientRecord {
 mod tests {
     use super::*;
 
-    fn told(name: &[u8], lasts_ms: u64) -> Told {
-        Told {
+    fn told(name: &[u8], lasts_ms: u64) -> HoldOrWait {
+        HoldOrWait {
             name: LockName::unchecked(name),
             kind: "lock".into(),
             owner: Some("id:7".into()),
@@ -309,7 +311,7 @@ mod tests {
 
     #[test]
     fn what_is_told_is_read_again_with_the_time_since() {
-        let waits = vec![Told { owner: None, task: None, ..told(b"a b\xff\n", 9) }];
+        let waits = vec![HoldOrWait { owner: None, task: None, ..told(b"a b\xff\n", 9) }];
         let items = Items { holds: vec![told(b"x", 2_000), told(b"y z", 1_000)], waits, more: 0 };
         let fields = items.fields();
         let own = [("host", "web-7"), ("pid", "812"), ("why", "import"), ("lives", "5"), ("new", "?")];
@@ -317,7 +319,7 @@ mod tests {
         let all = fields.iter().map(|(field, value)| (field.as_bytes(), &value[..])).chain(own);
         let age = Duration::from_millis(500);
         let record = ClientRecord::of("id", age, all);
-        let later = |item: &Told| Told { lasts: item.lasts + age, ..item.clone() };
+        let later = |item: &HoldOrWait| HoldOrWait { lasts: item.lasts + age, ..item.clone() };
         assert_eq!(record.holds, items.holds.iter().map(later).collect::<Vec<_>>());
         assert_eq!(record.waits, items.waits.iter().map(later).collect::<Vec<_>>());
         assert_eq!(
@@ -329,7 +331,7 @@ mod tests {
 
     #[test]
     fn a_record_is_bounded_whatever_is_held() {
-        let holds: Vec<Told> = (0..1_000).map(|at| told(&[b'n'; 400], at)).collect();
+        let holds: Vec<HoldOrWait> = (0..1_000).map(|at| told(&[b'n'; 400], at)).collect();
         let waits = holds[..60].to_vec();
         let fields = Items { holds, waits, more: 0 }.fields();
         let bytes: usize = fields.iter().map(|(field, value)| field.len() + value.len()).sum();

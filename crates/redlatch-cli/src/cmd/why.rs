@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use redlatch::{Blocked, Blocker, LockName, Why};
+use redlatch::{BlockedName, Blocker, LockName, Why};
 use serde::Serialize;
 
 use super::{Context, lock_name, ls::text_and_hex};
@@ -87,7 +87,7 @@ impl From<&Why> for WhyDocument {
                 })
                 .collect(),
         };
-        let name = |blocked: &Blocked| {
+        let name = |blocked: &BlockedName| {
             let (name, name_hex) = text_and_hex(&blocked.state.name);
             NameRow {
                 name,
@@ -144,7 +144,7 @@ fn told(why: &Why) -> String {
     words
 }
 
-fn tell(words: &mut String, blocked: &Blocked) {
+fn tell(words: &mut String, blocked: &BlockedName) {
     let name = escape::quoted(&blocked.state.name);
     let ttl = blocked.state.ttl.map(|ttl| format!(", lease {}", human(ttl))).unwrap_or_default();
     match (blocked.blockers.is_empty(), blocked.state.permits_in_use, blocked.state.value) {

@@ -47,7 +47,7 @@ fn the_printed_line_makes_an_account_that_works_and_is_complete() {
 fn each_kind_has_its_line_and_json_has_the_parts() {
     let place = Place::local();
     let all = lines(&place.output(["acl", "--prefix", "app:"]));
-    assert_eq!(all.len(), 11, "{all:?}");
+    assert_eq!(all.len(), 12, "{all:?}");
     assert!(all.iter().any(|line| line.starts_with("latch\t-@all ")), "{all:?}");
     let output = place.output(["acl", "--prefix", "a*", "--kind", "spin", "-o", "json"]);
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -145,9 +145,9 @@ fn an_account_that_may_not_tell_is_named_by_doctor_and_works() {
     let mut place = Place::local();
     place.set_url(&format!("redis://app:hush@127.0.0.1:{}", server.port()));
     let text = both(&place.output(["doctor"]));
-    assert!(text.contains("presence") && text.contains("acl --kind presence"), "{text}");
+    assert!(text.contains("presence") && text.contains("--kind presence"), "{text}");
     let output = place.output(["run", "x", "--", "sleep", "1.5"]);
     assert!(output.status.success() && both(&output).is_empty(), "{output:?}");
-    let text = both(&place.output(["acl", "--kind", "presence"]));
+    let text = both(&place.output(["acl", "--prefix", "app:", "--kind", "presence"]));
     assert!(text.contains("~redlatch:client:*"), "{text}");
 }

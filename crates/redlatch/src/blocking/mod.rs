@@ -45,7 +45,8 @@ pub use sets::{
 
 use self::thread::{block_on, is_inside, outside};
 use crate::{
-    ClientBuilder, LockKind, LockName, LockState, ShutdownReport, core::Core, error::Error, owner::Owner,
+    ClientBuilder, ClientRecord, LockKind, LockName, LockState, ShutdownReport, Why, core::Core,
+    error::Error, owner::Owner,
 };
 
 thread_local! {
@@ -253,6 +254,33 @@ impl Client {
         limit: usize,
     ) -> Result<Vec<LockState>, Error> {
         block(&self.0.core, self.0.list_kinds(kinds, pattern, limit))
+    }
+
+    /// What a client tells of itself; see [`redlatch::Client::client_record`](crate::Client::client_record).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn client_record(&self, owner_or_id: &str) -> Result<Option<ClientRecord>, Error> {
+        block(&self.0.core, self.0.client_record(owner_or_id))
+    }
+
+    /// The clients that tell of themselves; see [`redlatch::Client::clients`](crate::Client::clients).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn clients(&self, limit: usize) -> Result<Vec<ClientRecord>, Error> {
+        block(&self.0.core, self.0.clients(limit))
+    }
+
+    /// Why a name cannot be had; see [`redlatch::Client::why`](crate::Client::why).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn why(&self, name: impl Into<LockName>) -> Result<Why, Error> {
+        block(&self.0.core, self.0.why(name))
     }
 
     /// Ends the client; see [`redlatch::Client::shutdown`](crate::Client::shutdown).

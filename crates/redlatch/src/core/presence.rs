@@ -19,7 +19,7 @@ use crate::{
     observe::Subject,
     owner::Owner,
     panic_safe::Signal,
-    presence::{ITEMS_MAX, Items, RECORD_TTL, Told},
+    presence::{HoldOrWait, ITEMS_MAX, Items, RECORD_TTL},
     scripts::PRESENCE_SET,
     store::Call,
     sync::{
@@ -231,7 +231,7 @@ impl Core {
         });
         let more = holds.more + waits.more;
         let hold = |lease: Arc<HeldLease>, since_ms| {
-            let told = Told {
+            let told = HoldOrWait {
                 name: lease.keys.name.clone(),
                 kind: lease.keys.subject().kind.to_owned(),
                 owner: Some(lease.owner.field().to_string()),
@@ -241,7 +241,7 @@ impl Core {
             (told, lease.task(), true)
         };
         let wait = |wait: Waiting, since_ms| {
-            let told = Told {
+            let told = HoldOrWait {
                 name: wait.name,
                 kind: wait.kind.to_owned(),
                 owner: wait.owner.map(|owner| owner.field().to_string()),
@@ -250,7 +250,7 @@ impl Core {
             };
             (told, wait.task, false)
         };
-        let mut all: Vec<(Told, Option<TaskId>, bool)> =
+        let mut all: Vec<(HoldOrWait, Option<TaskId>, bool)> =
             holds.items.into_iter().map(|(since_ms, lease)| hold(lease, since_ms)).collect();
         all.extend(waits.items.into_iter().map(|(since_ms, waiting)| wait(waiting, since_ms)));
         all.sort_by_cached_key(|(told, _, is_hold)| (told.rank(), *is_hold));
@@ -317,7 +317,7 @@ async fn keep_record(core: Weak<Core>) {
         if (again || now_ms >= refresh_ms) && now_ms >= may_write_ms {
             here.presence.changed.store(false, Ordering::SeqCst);
             let (items, is_young) = here.gather(now_ms);
-            let of = |items: &[Told], is_hold| {
+            let of = |items: &[HoldOrWait], is_hold| {
                 items.iter().map(|told| (told.name.clone(), is_hold)).collect::<Vec<_>>()
             };
             let told = [of(&items.holds, true), of(&items.waits, false)].concat();

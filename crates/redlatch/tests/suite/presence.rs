@@ -10,7 +10,7 @@ use std::{
 
 use futures_util::future::join_all;
 use redlatch::{
-    Client, LockName, Presence, Why,
+    Client, LockName, Presence, Why, blocking,
     observe::{Event, Observer},
 };
 use redlatch_testkit::server::RedisServer;
@@ -199,4 +199,36 @@ async fn another_task_of_the_holder_that_waits_makes_no_circle() {
         holds.await.unwrap();
         waits.await.unwrap().unwrap();
     }
+}
+
+/// Threads without a runtime have owners, by which the one who holds is known to be the one who waits.
+#[test]
+fn a_circle_of_threads_is_certain() {
+    let server = RedisServer::start().unwrap();
+    let clients = [0, 1].map(|_| blocking::Client::connect(&server.url()).unwrap());
+    let began = std::sync::Barrier::new(2);
+    let why = std::thread::scope(|scope| {
+        for (at, client) in clients.iter().enumerate() {
+            let began = &began;
+            scope.spawn(move || {
+                let _guard = client.lock(format!("n{at}")).lock().unwrap();
+                began.wait();
+                drop(client.lock(format!("n{}", 1 - at)).lock_for(ms(6_000)).unwrap());
+            });
+        }
+        let looker = blocking::Client::connect(&server.url()).unwrap();
+        let begun = std::time::Instant::now();
+        loop {
+            let why = looker.why("n0").unwrap();
+            if !why.cycles.is_empty() || begun.elapsed() > ms(30_000) {
+                break why;
+            }
+            std::thread::sleep(ms(20));
+        }
+    });
+    assert_eq!(
+        (why.cycles.len(), why.cycles[0].names.len(), why.cycles[0].is_certain),
+        (1, 2, true),
+        "{why:?}"
+    );
 }

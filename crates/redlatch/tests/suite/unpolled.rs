@@ -11,7 +11,7 @@ use futures_util::{
     StreamExt,
     future::{Either, Ready, ready},
 };
-use redlatch::{Client, ErrorKind, ReplicaAck, Unlocked, Wait};
+use redlatch::{Client, ErrorKind, ReplicaAck, Unlocked, Wait, config::LEASE_MIN};
 use redlatch_testkit::{
     proxy::{Action, Match, Proxy},
     server::RedisServer,
@@ -300,7 +300,7 @@ async fn a_release_that_is_not_polled_keeps_its_owner_out_of_nothing() {
             begin(async move {
                 match how {
                     "unlock" => drop(guard.unlock().await.unwrap()),
-                    "detach for a moment" => drop(guard.detach_for(ms(1)).await.unwrap()),
+                    "detach for a moment" => drop(guard.detach_for(LEASE_MIN).await.unwrap()),
                     _ => {
                         guard.detach();
                         drop(lock.release(owner).await.unwrap());

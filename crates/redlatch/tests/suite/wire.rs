@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use redlatch::{Client, Lease, scripts};
+use redlatch::{Client, Lease, Presence, scripts};
 use redlatch_testkit::{
     assert_keyspace,
     proxy::Proxy,
@@ -12,9 +12,10 @@ use redlatch_testkit::{
 use crate::fixture::{IN_VAIN, RENEWED, ms, renewed, soon};
 
 /// A server of its own, because the whole keyspace is compared.
+/// Requests are counted here, and the client says nothing of itself.
 pub(crate) async fn alone() -> (RedisServer, Client) {
     let server = RedisServer::start().unwrap();
-    let client = Client::connect(&server.url()).await.unwrap();
+    let client = Client::builder().url(server.url()).presence(Presence::untold()).connect().await.unwrap();
     (server, client)
 }
 

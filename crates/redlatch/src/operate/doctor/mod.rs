@@ -76,7 +76,7 @@ impl Client {
             "the account may not write what it holds (redlatch:client:*), so nobody sees who a holder is";
         Some(
             Finding::new(Severity::Note, "presence", text)
-                .remedy("`redlatch acl --kind presence` prints the rights"),
+                .remedy("`redlatch acl --prefix PREFIX --kind presence` prints the rights"),
         )
     }
 

@@ -13,7 +13,7 @@ use crate::{
     error::Error,
     name::LockName,
     owner::client_of,
-    presence::{ClientRecord, Told},
+    presence::{ClientRecord, HoldOrWait},
 };
 
 /// How many names are looked at.
@@ -28,9 +28,9 @@ const WRITE: &str = ":write";
 #[non_exhaustive]
 pub struct Why {
     /// The name that was asked about, and then those that its holders wait for, each with its own holders.
-    pub names: Vec<Blocked>,
+    pub names: Vec<BlockedName>,
     /// Names whose holders wait for each other in a circle, each one for the next.
-    pub cycles: Vec<Cycle>,
+    pub cycles: Vec<WaitCycle>,
     /// There are more names, or more clients, than were looked at.
     pub is_cut: bool,
 }
@@ -38,7 +38,7 @@ pub struct Why {
 /// Names whose holders wait for each other: none of them goes on until one gives up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Cycle {
+pub struct WaitCycle {
     /// The names; the holder of each waits for the next, and that of the last for the first.
     pub names: Vec<LockName>,
     /// Each of these waits is one of the very task or owner that holds. Otherwise it may be another task of the same client.
@@ -48,13 +48,13 @@ pub struct Cycle {
 /// One name, and who is about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Blocked {
+pub struct BlockedName {
     /// Its state at the server.
     pub state: LockState,
     /// Who holds it.
     pub blockers: Vec<Blocker>,
     /// Who waits for it, as the clients tell, longest first; those that tell nothing are only counted, in [`state`](Self::state).
-    pub waiting: Vec<Waits>,
+    pub waiting: Vec<BlockedWaiter>,
 }
 
 /// One holder of a name.
@@ -88,11 +88,11 @@ pub struct WaitsFor {
 /// A client that waits for a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Waits {
+pub struct BlockedWaiter {
     /// The client.
     pub client: ClientRecord,
     /// How it waits.
-    pub told: Told,
+    pub told: HoldOrWait,
 }
 
 impl Client {
@@ -153,14 +153,14 @@ impl Client {
 }
 
 /// The same name at the server and in what the clients tell.
-fn look(state: LockState, clients: &[ClientRecord], by_id: &HashMap<&str, &ClientRecord>) -> Blocked {
+fn look(state: LockState, clients: &[ClientRecord], by_id: &HashMap<&str, &ClientRecord>) -> BlockedName {
     let name = &state.name;
     let blocker = |owner: &String| {
         let record = by_id.get(client_of(owner)).copied();
         let bare = owner.strip_suffix(WRITE).unwrap_or(owner);
         let hold = record.and_then(|record| record.hold(name, bare));
         let waits = record.into_iter().flat_map(|record| &record.waits);
-        let of = |wait: &Told| {
+        let of = |wait: &HoldOrWait| {
             let is_certain = is_by_holder(hold?, wait)?;
             Some(waits_for_told(wait, is_certain))
         };
@@ -176,21 +176,21 @@ fn look(state: LockState, clients: &[ClientRecord], by_id: &HashMap<&str, &Clien
         }
     };
     let blockers = state.holders.iter().map(|holder| blocker(&holder.owner)).collect();
-    let mut waiting: Vec<Waits> = Vec::new();
+    let mut waiting: Vec<BlockedWaiter> = Vec::new();
     for client in clients {
         let told = client.waits.iter().filter(|wait| wait.name == *name);
-        waiting.extend(told.map(|told| Waits { client: client.clone(), told: told.clone() }));
+        waiting.extend(told.map(|told| BlockedWaiter { client: client.clone(), told: told.clone() }));
     }
     waiting.sort_by_key(|waits| std::cmp::Reverse(waits.told.lasts));
-    Blocked { blockers, waiting, state }
+    BlockedName { blockers, waiting, state }
 }
 
-fn waits_for_told(wait: &Told, is_certain: bool) -> WaitsFor {
+fn waits_for_told(wait: &HoldOrWait, is_certain: bool) -> WaitsFor {
     WaitsFor { name: wait.name.clone(), owner: wait.owner.clone(), lasts: wait.lasts, is_certain }
 }
 
 /// Whether it is the holder that waits: `Some(true)` if so, `Some(false)` if that is not known, `None` if it is another one.
-fn is_by_holder(hold: &Told, wait: &Told) -> Option<bool> {
+fn is_by_holder(hold: &HoldOrWait, wait: &HoldOrWait) -> Option<bool> {
     if hold.owner.is_some() && hold.owner == wait.owner {
         return Some(true);
     }
@@ -202,8 +202,8 @@ fn is_by_holder(hold: &Told, wait: &Told) -> Option<bool> {
 }
 
 /// Leaves out waits that have ended by now: the server says that the owner who waited holds.
-fn leave_out_ended(names: &mut [Blocked], numbers: &HashMap<LockName, usize>) {
-    let holders = |blocked: &Blocked| -> Vec<String> {
+fn leave_out_ended(names: &mut [BlockedName], numbers: &HashMap<LockName, usize>) {
+    let holders = |blocked: &BlockedName| -> Vec<String> {
         let owners = blocked.blockers.iter().map(|blocker| &*blocker.owner);
         owners.map(|owner| owner.strip_suffix(WRITE).unwrap_or(owner).to_owned()).collect()
     };
@@ -218,8 +218,8 @@ fn leave_out_ended(names: &mut [Blocked], numbers: &HashMap<LockName, usize>) {
     }
 }
 
-fn cycles(names: &[Blocked], numbers: &HashMap<LockName, usize>) -> Vec<Cycle> {
-    let waits = |blocked: &Blocked| {
+fn cycles(names: &[BlockedName], numbers: &HashMap<LockName, usize>) -> Vec<WaitCycle> {
+    let waits = |blocked: &BlockedName| {
         let all = blocked.blockers.iter().flat_map(|blocker| &blocker.waits_for);
         all.filter_map(|waits_for| numbers.get(&waits_for.name).copied()).collect::<Vec<_>>()
     };
@@ -230,7 +230,7 @@ fn cycles(names: &[Blocked], numbers: &HashMap<LockName, usize>) -> Vec<Cycle> {
     };
     let cycle = |nodes: Vec<usize>| {
         let next = |at: usize| nodes[(at + 1) % nodes.len()];
-        Cycle {
+        WaitCycle {
             is_certain: (0..nodes.len()).all(|at| is_certain(nodes[at], next(at))),
             names: nodes.iter().map(|node| names[*node].state.name.clone()).collect(),
         }

@@ -83,6 +83,12 @@ async fn a_holder_and_a_waiter_say_who_they_are() {
     until("the holder's record ends", async || looker.client_record(holder.id()).await.unwrap().is_none())
         .await;
     let id = waiter.id().to_owned();
+    let _other = waiter.lock("other").lock().await.unwrap();
+    until("the record of another hold", async || {
+        let record = looker.client_record(&id).await.unwrap();
+        record.is_some_and(|record| record.holds.iter().any(|hold| hold.name == LockName::from("other")))
+    })
+    .await;
     waiter.shutdown(Duration::from_secs(5)).await;
     assert!(looker.client_record(&id).await.unwrap().is_none(), "shutting down takes it away");
 }

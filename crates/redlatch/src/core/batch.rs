@@ -184,6 +184,7 @@ impl Core {
             None => return Ok(Batch::Busy(0)),
         };
         group.granted = true;
+        leases.iter().for_each(|lease| lease.note_task());
         let mut taken = Ok(());
         for (place, lease) in places.into_iter().zip(&leases) {
             lease.outcome_unknown.fetch_or(group.outcome_unknown, Ordering::Relaxed);

@@ -30,7 +30,8 @@ const LOOK_PAUSE: Duration = Duration::from_secs(1);
 pub(super) enum WaitsFor {
     /// The name can be its own as soon as the key is gone.
     KeyGone,
-    /// Others come first in a queue that is a key of its own, so it has to ask anew only when the whole keyspace was emptied, or may have been.
+    /// Others come first in a queue that is a key of its own, so it has to ask anew only when the whole keyspace was emptied, or may have been. The first of
+    /// them here asks also when the key is gone: those before it may have been granted meanwhile, and nobody is told that a grant has ended without a release.
     KeyspaceEmptied,
 }
 
@@ -42,6 +43,7 @@ type Names = SeededMap<Arc<[u8]>, AwaitedName>;
 
 #[derive(Default)]
 struct AwaitedName {
+    /// In the order in which they came.
     waiters: Vec<(Arc<Notify>, WaitsFor)>,
     /// Changes may have been missed since the key was last watched, the end of all keys among them.
     has_gap: bool,
@@ -94,7 +96,7 @@ impl AwaitedNames {
         let is_it =
             |(waiter, change): &(Arc<Notify>, WaitsFor)| Arc::ptr_eq(waiter, notify) && *change == waits_for;
         if let Some(at) = name.waiters.iter().position(is_it) {
-            name.waiters.swap_remove(at);
+            name.waiters.remove(at);
         }
         if name.waiters.is_empty() {
             let look_now = names.remove(key).map(|name| name.look_now);
@@ -142,10 +144,13 @@ impl AwaitedNames {
                     name.has_gap |= after_gap;
                     return;
                 }
-                Some(is_there) => name.those_who_wait_for(|waits_for| match waits_for {
-                    WaitsFor::KeyGone => !is_there,
-                    WaitsFor::KeyspaceEmptied => after_gap,
-                }),
+                Some(is_there) => {
+                    let mut first = !is_there;
+                    name.those_who_wait_for(|waits_for| match waits_for {
+                        WaitsFor::KeyGone => !is_there,
+                        WaitsFor::KeyspaceEmptied => std::mem::take(&mut first) || after_gap,
+                    })
+                }
             }
         };
         for notify in &waiters {
@@ -172,7 +177,7 @@ impl AwaitedNames {
 }
 
 impl AwaitedName {
-    fn those_who_wait_for(&self, is_it: impl Fn(WaitsFor) -> bool) -> Vec<Arc<Notify>> {
+    fn those_who_wait_for(&self, mut is_it: impl FnMut(WaitsFor) -> bool) -> Vec<Arc<Notify>> {
         let for_that = self.waiters.iter().filter(|(_, waits_for)| is_it(*waits_for));
         for_that.map(|(notify, _)| notify.clone()).collect()
     }
@@ -222,21 +227,41 @@ mod tests {
     }
 
     #[test]
-    fn those_behind_in_a_queue_are_woken_only_when_all_keys_are_gone() {
+    fn all_those_behind_in_a_queue_are_woken_only_when_all_keys_are_gone() {
         let names = AwaitedNames::default();
         let (key, other): (Arc<[u8]>, Arc<[u8]>) = (Arc::from(&b"x"[..]), Arc::from(&b"y"[..]));
-        let (first, behind) = <(Arc<Notify>, Arc<Notify>)>::default();
+        let (first, behind, last) = <(Arc<Notify>, Arc<Notify>, Arc<Notify>)>::default();
         let look_now = names.add(&key, &first, WaitsFor::KeyGone).expect("the first waiter begins the looks");
         assert!(names.add(&key, &behind, WaitsFor::KeyspaceEmptied).is_none(), "and one task is enough");
+        names.add(&key, &last, WaitsFor::KeyspaceEmptied);
         names.key_changed(&other);
         names.looked(&other, Some(false), false);
         assert!(!was_woken(&look_now) && !was_woken(&first));
         names.key_changed(&key);
         assert!(was_woken(&look_now) && !was_woken(&first), "only the look decides");
         names.looked(&key, Some(false), false);
-        assert!(was_woken(&first) && !was_woken(&behind));
+        assert!(
+            was_woken(&first) && was_woken(&behind) && !was_woken(&last),
+            "one of those behind finds out for all"
+        );
         names.all_changed();
-        assert!(was_woken(&look_now) && was_woken(&behind) && !was_woken(&first));
+        assert!(was_woken(&look_now) && was_woken(&behind) && was_woken(&last) && !was_woken(&first));
+    }
+
+    /// Only the one before it was told to be next, and was granted: nobody told this one, and the lock was free for 3 s when the grant had ended by itself.
+    #[test]
+    fn the_first_of_those_behind_in_a_queue_is_woken_when_the_key_is_gone() {
+        let names = AwaitedNames::default();
+        let key: Arc<[u8]> = Arc::from(&b"x"[..]);
+        let (granted, next, last) = <(Arc<Notify>, Arc<Notify>, Arc<Notify>)>::default();
+        for behind in [&granted, &next, &last] {
+            names.add(&key, behind, WaitsFor::KeyspaceEmptied);
+        }
+        names.remove(&key, &granted, WaitsFor::KeyspaceEmptied);
+        names.looked(&key, Some(true), false);
+        assert!(!was_woken(&next) && !was_woken(&last), "it is held");
+        names.looked(&key, Some(false), false);
+        assert!(was_woken(&next) && !was_woken(&last), "one finds out for all");
     }
 
     #[test]

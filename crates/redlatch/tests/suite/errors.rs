@@ -14,7 +14,7 @@ use redlatch_testkit::{
     server::RedisServer,
 };
 
-use crate::fixture::{LATE, awake, ms, soon};
+use crate::fixture::{LATE, awake, ms, quiet, soon};
 
 /// What the server answers to a script, by script name.
 type Answers = Arc<Mutex<HashMap<&'static str, FakeReply>>>;
@@ -120,7 +120,7 @@ const SHORT: Duration = ms(400);
 
 /// `patience`: how long an answer may take. It is short where there is none, and long where there is one on a busy machine.
 async fn client(server: &FakeServer, patience: Duration) -> Client {
-    Client::builder()
+    quiet()
         .url(server.url())
         .watchdog_lease(LEASE)
         .response_timeout(patience)
@@ -376,7 +376,7 @@ async fn each_garbled_answer(what: &'static str, answer: FakeReply) {
 async fn a_server_that_hangs_up_on_every_greeting_is_unreachable() {
     let server = FakeServer::start(|_| FakeReply::Close).unwrap();
     let start = Instant::now();
-    let error = Client::connect(&server.url()).await.map(|_| ()).unwrap_err();
+    let error = quiet().url(server.url()).connect().await.map(|_| ()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
     assert!(awake(start) < LATE, "{:?}", start.elapsed());
 }
@@ -408,12 +408,12 @@ async fn callers_that_give_up_do_not_hide_a_server_that_is_silent() {
 async fn a_wait_of_no_time_gets_a_slow_answer() {
     let slow = RedisServer::start().unwrap();
     let proxy = Proxy::start(&slow.url()).unwrap();
-    let client = Client::builder().url(proxy.url()).connect().await.unwrap();
+    let client = quiet().url(proxy.url()).connect().await.unwrap();
     proxy.latency(ms(150), ms(150), 1);
     for limit in [Duration::ZERO, Duration::from_micros(900)] {
         let free = client.lock("x").lock_for(limit).await.unwrap().expect("it is free");
         assert!(client.fair_lock("y").lock_for(limit).await.unwrap().is_some());
-        let other = Client::builder().url(slow.url()).connect().await.unwrap();
+        let other = quiet().url(slow.url()).connect().await.unwrap();
         let held = other.fair_lock("z").lock().await.unwrap();
         assert!(client.fair_lock("z").lock_for(limit).await.unwrap().is_none());
         held.unlock().await.unwrap();
@@ -433,8 +433,8 @@ async fn a_wait_of_no_time_gets_a_slow_answer() {
 async fn a_lock_that_was_busy_all_the_time_is_busy() {
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::start(&server.url()).unwrap();
-    let client = Client::builder().url(proxy.url()).connect().await.unwrap();
-    let other = Client::builder().url(server.url()).connect().await.unwrap();
+    let client = quiet().url(proxy.url()).connect().await.unwrap();
+    let other = quiet().url(server.url()).connect().await.unwrap();
     let held = other.lock("x").lock().await.unwrap();
     let lock = client.lock("x");
     let looks = || server.command_count("evalsha").unwrap() + server.command_count("eval").unwrap();
@@ -461,7 +461,7 @@ async fn a_lock_that_was_busy_all_the_time_is_busy() {
 async fn a_server_that_refuses_is_reported_by_a_try_at_once() {
     let server = RedisServer::start().unwrap();
     let timeout = Duration::from_secs(600);
-    let client = Client::builder().url(server.url()).response_timeout(timeout).connect_lazy().unwrap();
+    let client = quiet().url(server.url()).response_timeout(timeout).connect_lazy().unwrap();
     server.kill9();
     for _ in 0..3 {
         let error = soon("the refusal", client.lock("x").try_lock()).await.map(drop).unwrap_err();
@@ -475,7 +475,7 @@ async fn a_server_that_refuses_is_reported_by_a_try_at_once() {
 async fn the_first_try_after_the_death_of_a_server_ends_with_the_response_timeout() {
     let server = RedisServer::start().unwrap();
     for _ in 0..5 {
-        let client = Client::builder().url(server.url()).response_timeout(ms(200)).connect().await.unwrap();
+        let client = quiet().url(server.url()).response_timeout(ms(200)).connect().await.unwrap();
         client.lock("x").try_lock().await.unwrap().expect("it is free").unlock().await.unwrap();
         server.kill9();
         let error = soon("the refusal", client.lock("x").try_lock()).await.map(drop).unwrap_err();

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use redlatch::{Client, ClientBuilder, LockName};
+use redlatch::{Client, ClientBuilder, LockName, Presence};
 pub(crate) use redlatch_testkit::stall::awake_since as awake;
 
 use crate::{
@@ -213,6 +213,11 @@ impl Fixture {
 /// The settings of such a client.
 pub(crate) fn patient(builder: ClientBuilder) -> ClientBuilder {
     builder.poll_interval_max(Duration::from_secs(30)).watchdog_lease(Duration::from_secs(600))
+}
+
+/// A client whose requests are counted, and which therefore tells nothing of itself.
+pub(crate) fn quiet() -> ClientBuilder {
+    Client::builder().presence(Presence::untold())
 }
 
 pub(crate) const fn ms(ms: u64) -> Duration {

@@ -1,9 +1,9 @@
 //! Many waiters of one process must not ask all at once when something comes free.
 
-use redlatch::{Client, ErrorKind};
+use redlatch::ErrorKind;
 use redlatch_testkit::server::RedisServer;
 
-use crate::fixture::{ms, soon};
+use crate::fixture::{ms, quiet, soon};
 
 const WAITERS: usize = 50;
 
@@ -16,8 +16,10 @@ fn scripts_run(server: &RedisServer) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_waiter_of_a_semaphore_asks_for_all() {
     let server = RedisServer::start().unwrap();
-    let (client, other) =
-        (Client::connect(&server.url()).await.unwrap(), Client::connect(&server.url()).await.unwrap());
+    let (client, other) = (
+        quiet().url(server.url()).connect().await.unwrap(),
+        quiet().url(server.url()).connect().await.unwrap(),
+    );
     let permits = client.semaphore("permits");
     permits.set_if_absent(1, None).await.unwrap();
     permits.acquire(1).await.unwrap();
@@ -45,7 +47,7 @@ async fn one_waiter_of_a_semaphore_asks_for_all() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_waiter_learns_of_an_outage_in_its_own_time() {
     let server = RedisServer::start().unwrap();
-    let builder = Client::builder().url(server.url()).outage_tolerance(ms(1_000));
+    let builder = quiet().url(server.url()).outage_tolerance(ms(1_000));
     let client = builder.connect().await.unwrap();
     let permits = client.semaphore("permits");
     permits.set_if_absent(1, None).await.unwrap();
@@ -73,8 +75,10 @@ async fn every_waiter_learns_of_an_outage_in_its_own_time() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_waiter_of_leased_permits_asks_for_all() {
     let server = RedisServer::start().unwrap();
-    let (client, other) =
-        (Client::connect(&server.url()).await.unwrap(), Client::connect(&server.url()).await.unwrap());
+    let (client, other) = (
+        quiet().url(server.url()).connect().await.unwrap(),
+        quiet().url(server.url()).connect().await.unwrap(),
+    );
     let permits = client.permit_semaphore("permits");
     permits.set_if_absent(5).await.unwrap();
     let mut held = Vec::new();

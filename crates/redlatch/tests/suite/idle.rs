@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use redlatch::{Client, ManualClock, Unlocked, scripts};
+use redlatch::{ManualClock, Unlocked, scripts};
 use redlatch_testkit::{
     proxy::{Action, Gate, Match, Proxy},
     server::RedisServer,
 };
 
-use crate::fixture::{SOON, ms, soon};
+use crate::fixture::{SOON, ms, quiet, soon};
 
 /// Who releases by a written-out owner has no guard that would try again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -16,8 +16,8 @@ async fn a_release_by_owner_goes_over_a_connection_that_answers() {
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::start(&server.url()).unwrap();
     let clock = ManualClock::new(ms(1_000_000));
-    let holder = Client::connect(&server.url()).await.unwrap();
-    let client = Client::builder().url(proxy.url()).clock(Arc::new(clock.clone())).connect().await.unwrap();
+    let holder = quiet().url(server.url()).connect().await.unwrap();
+    let client = quiet().url(proxy.url()).clock(Arc::new(clock.clone())).connect().await.unwrap();
     // Both connections are there, the keeper's as well.
     let used = client.lock("another").lock().await.unwrap();
     let _handed_out = used.owner().to_text();
@@ -37,7 +37,7 @@ async fn what_a_late_extension_has_kept_is_given_back_over_a_connection_that_ans
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::start(&server.url()).unwrap();
     let clock = ManualClock::new(ms(1_000_000));
-    let client = Client::builder().url(proxy.url()).clock(Arc::new(clock.clone())).connect().await.unwrap();
+    let client = quiet().url(proxy.url()).clock(Arc::new(clock.clone())).connect().await.unwrap();
     // Both connections are there, the keeper's as well.
     let used = client.lock("another").lock().await.unwrap();
     let _handed_out = used.owner().to_text();
@@ -70,7 +70,7 @@ async fn permits_and_steps_are_given_back_over_a_connection_that_answers() {
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::start(&server.url()).unwrap();
     let clock = ManualClock::new(ms(1_000_000));
-    let client = Client::builder().url(proxy.url()).clock(Arc::new(clock.clone())).connect().await.unwrap();
+    let client = quiet().url(proxy.url()).clock(Arc::new(clock.clone())).connect().await.unwrap();
     let (permits, latch) = (client.semaphore("permits"), client.count_down_latch("latch"));
     permits.set_if_absent(2, None).await.unwrap();
     latch.set_if_absent(2).await.unwrap();

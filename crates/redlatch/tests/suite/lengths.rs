@@ -2,14 +2,14 @@
 
 use std::future::IntoFuture;
 
-use redlatch::{AnyGuard, Client, Lease, Owner, scripts};
+use redlatch::{AnyGuard, Lease, Owner, scripts};
 use redlatch_testkit::{
     proxy::{Action, Gate, Match, Proxy, RequestLog},
     server::RedisServer,
 };
 
 use crate::{
-    fixture::{SOON, ms, soon},
+    fixture::{SOON, ms, quiet, soon},
     sentinel_fakes::until,
 };
 
@@ -31,7 +31,7 @@ fn renewed_for(log: &RequestLog) -> Vec<u64> {
 async fn a_longer_re_entry_that_was_given_back_makes_no_renewal_longer() {
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::start(&server.url()).unwrap();
-    let client = Client::builder().url(proxy.url()).response_timeout(ms(60_000)).connect().await.unwrap();
+    let client = quiet().url(proxy.url()).response_timeout(ms(60_000)).connect().await.unwrap();
     let (lock, owner) = (client.lock("x"), client.owner());
     let hold = |lease_ms| {
         let acquire = lock.acquire().owner(&owner).lease(Lease::RenewedEvery(ms(lease_ms)));
@@ -55,7 +55,7 @@ async fn a_longer_re_entry_that_was_given_back_makes_no_renewal_longer() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fixed_hold_lasts_no_longer_when_a_re_entry_is_given_back() {
     let server = RedisServer::start().unwrap();
-    let client = Client::builder().url(server.url()).connect().await.unwrap();
+    let client = quiet().url(server.url()).connect().await.unwrap();
     let fixed = Lease::Fixed(ms(60_000));
     let both = client.read_write_lock("write");
     let reads = client.read_write_lock("read");
@@ -95,8 +95,8 @@ async fn a_late_renewal_for_a_longer_hold_that_has_gone_counts_nothing_down() {
         server.cmd(&["SCRIPT", "LOAD", script.source()]).unwrap();
     }
     let proxy = Proxy::start(&server.url()).unwrap();
-    let client = Client::builder().url(proxy.url()).response_timeout(2 * SOON).connect().await.unwrap();
-    let other = Client::connect(&server.url()).await.unwrap();
+    let client = quiet().url(proxy.url()).response_timeout(2 * SOON).connect().await.unwrap();
+    let other = quiet().url(server.url()).connect().await.unwrap();
     let (lock, owner) = (client.lock("x"), client.owner());
     let acquire =
         |lease_ms| lock.acquire().owner(&owner).lease(Lease::RenewedEvery(ms(lease_ms))).into_future();
@@ -118,7 +118,7 @@ async fn a_late_renewal_for_a_longer_hold_that_has_gone_counts_nothing_down() {
     late.release();
     drop(soon("the end of the longer one", going).await.unwrap());
     until("quiet, or the end of theirs", || client.stats().background_jobs == 0 || is_gone()).await;
-    let third = Client::connect(&server.url()).await.unwrap();
+    let third = quiet().url(server.url()).connect().await.unwrap();
     let second = third.lock("x").try_lock().await.unwrap();
     assert!(theirs.is_valid() && second.is_none(), "two valid holders: {:?}", theirs.loss());
 }

@@ -2,7 +2,7 @@
 //! else is as on newer ones is for the contracts to say, which run on it, too.
 
 use redlatch::{
-    Client, ClientBuilder, ErrorKind, ScriptMode, Severity, ShardedPubSub, Unlocked,
+    ClientBuilder, ErrorKind, ScriptMode, Severity, ShardedPubSub, Unlocked,
     acl::{Kind, Rights},
 };
 use redlatch_testkit::{
@@ -10,7 +10,7 @@ use redlatch_testkit::{
     topology::RedisCluster,
 };
 
-use crate::fixture::{ms, soon};
+use crate::fixture::{ms, quiet, soon};
 
 fn oldest() -> RedisServerBuilder {
     RedisServer::builder().program(ServerProgram::Redis62)
@@ -50,10 +50,10 @@ async fn a_waiter_is_woken(cluster: &RedisCluster, client: ClientBuilder, name: 
 async fn functions_are_refused_with_what_to_use_instead() {
     let server = oldest().start().unwrap();
     let functions = |builder: ClientBuilder| builder.scripts(ScriptMode::Functions);
-    let error = functions(Client::builder().url(server.url())).connect().await.map(drop).unwrap_err();
+    let error = functions(quiet().url(server.url())).connect().await.map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::FunctionMissing, "{error}");
     assert!(error.to_string().contains("use scripts, or Redis 7.0 or later"), "{error}");
-    let client = Client::connect(&server.url()).await.unwrap();
+    let client = quiet().url(server.url()).connect().await.unwrap();
     let error = client.load_functions().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::FunctionMissing, "{error}");
     assert!(error.to_string().contains("Redis 7.0"), "{error}");
@@ -63,7 +63,7 @@ async fn functions_are_refused_with_what_to_use_instead() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_of_a_cluster_are_plain_and_sharded_ones_are_refused() {
     let cluster = cluster();
-    let builder = |sharded| Client::builder().url(cluster.url()).sharded(sharded);
+    let builder = |sharded| quiet().url(cluster.url()).sharded(sharded);
     for (sharded, name) in
         [(ShardedPubSub::Auto, "auto"), (ShardedPubSub::Off, "off"), (ShardedPubSub::Compat, "compat")]
     {
@@ -87,7 +87,7 @@ async fn an_account_of_a_cluster_does_without_the_rights_to_sharded_messages() {
         assert!(set(&rules(true)).is_err(), "it takes no rules with commands that it does not know");
         set(&rules(false)).unwrap();
     }
-    let client = Client::builder().url(cluster.url()).username("app").password("pw");
+    let client = quiet().url(cluster.url()).username("app").password("pw");
     a_waiter_is_woken(&cluster, client.clone(), "app:x").await;
     let client = client.connect().await.unwrap();
     let problems = async |what: &str| {
@@ -108,7 +108,7 @@ async fn an_account_of_a_cluster_does_without_the_rights_to_sharded_messages() {
 async fn the_rights_of_an_account_are_found_by_trying() {
     let rights = Rights::of(&Kind::ALL, "app:").rules();
     let server = oldest().acl("default off").acl(&format!("app on >pw {rights}")).start().unwrap();
-    let client = Client::builder().url(server.url()).username("app").password("pw");
+    let client = quiet().url(server.url()).username("app").password("pw");
     let problems = async || {
         let client = client.clone().connect().await.unwrap();
         let findings = client.diagnose_rights(&Kind::ALL, "app:").await.unwrap();
@@ -132,7 +132,7 @@ async fn the_rights_of_an_account_are_found_by_trying() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_doctor_says_that_it_is_supported_and_what_it_lacks() {
     let server = oldest().start().unwrap();
-    let client = Client::connect(&server.url()).await.unwrap();
+    let client = quiet().url(server.url()).connect().await.unwrap();
     let findings = client.diagnose().await.unwrap();
     let version = findings.iter().find(|finding| finding.subject == "version").unwrap();
     assert_eq!(version.severity, Severity::Good, "{version}");

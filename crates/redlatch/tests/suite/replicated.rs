@@ -9,7 +9,7 @@ use redlatch_testkit::{
     topology::MasterReplica,
 };
 
-use crate::fixture::{ms, soon};
+use crate::fixture::{ms, quiet, soon};
 
 /// Two servers of which the second follows the first.
 struct Pair {
@@ -69,8 +69,8 @@ fn scripts_run(server: &RedisServer) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_takes_over_is_followed() {
     let pair = Pair::start(RedisServer::builder()).await;
-    let client = Client::connect(&pair.url("")).await.unwrap();
-    let other = Client::connect(&pair.url("")).await.unwrap();
+    let client = quiet().url(pair.url("")).connect().await.unwrap();
+    let other = quiet().url(pair.url("")).connect().await.unwrap();
     assert!(
         client.store().ends_with(&format!("master 127.0.0.1:{}", pair.first.port())),
         "{}",
@@ -110,7 +110,7 @@ async fn a_replica_that_takes_over_is_followed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_nobody_is_the_master_nobody_is_pestered() {
     let pair = Pair::start(RedisServer::builder()).await;
-    let client = Client::connect(&pair.url("")).await.unwrap();
+    let client = quiet().url(pair.url("")).connect().await.unwrap();
     client.lock("warm").lock().await.unwrap().unlock().await.unwrap();
     pair.first.cmd(&["REPLICAOF", "127.0.0.1", &pair.second.port().to_string()]).unwrap();
     pair.first.reset_command_counts().unwrap();
@@ -143,15 +143,15 @@ async fn either_right_to_ask_for_the_role_is_enough() {
         .acl("blind on >pw ~* &* +@all -role -info");
     let pair = Pair::start(settings).await;
     for user in ["by-info", "by-role"] {
-        let client = Client::connect(&pair.url(&format!("{user}:pw@"))).await.unwrap();
+        let client = quiet().url(pair.url(&format!("{user}:pw@"))).connect().await.unwrap();
         client.lock(user).lock().await.unwrap().unlock().await.unwrap();
         assert!(client.store().ends_with(&format!("master 127.0.0.1:{}", pair.first.port())));
     }
-    let error = Client::connect(&pair.url("blind:pw@")).await.map(|_| ()).unwrap_err();
+    let error = quiet().url(pair.url("blind:pw@")).connect().await.map(|_| ()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Permission, "{error}");
     assert!(error.to_string().contains("right to role"), "{error}");
     let start = Instant::now();
-    let connect = Client::builder().url(pair.url("blind:hunter2@")).connect_timeout(ms(60_000)).connect();
+    let connect = quiet().url(pair.url("blind:hunter2@")).connect_timeout(ms(60_000)).connect();
     let error = connect.await.map(|_| ()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Auth, "{error}");
     assert!(!error.to_string().contains("hunter2"), "{error}");
@@ -163,7 +163,7 @@ async fn either_right_to_ask_for_the_role_is_enough() {
 async fn who_was_promoted_is_followed_though_the_old_master_still_lists_its_replicas() {
     let servers = MasterReplica::builder().replica_count(2).start().unwrap();
     let [old, new] = [0, 1].map(|at| servers.node(at));
-    let client = Client::builder().url(servers.url()).watchdog_lease(ms(120_000)).connect().await.unwrap();
+    let client = quiet().url(servers.url()).watchdog_lease(ms(120_000)).connect().await.unwrap();
     let uses =
         |client: &Client, server: &RedisServer| client.store().ends_with(&format!(":{}", server.port()));
     assert!(uses(&client, old));
@@ -192,7 +192,7 @@ async fn who_was_promoted_is_followed_though_the_old_master_still_lists_its_repl
     // What it had got is kept, and what it had not is lost and told.
     assert_eq!(soon("the notice", missed.lost()).await, LossReason::Deleted);
     assert!(held.is_valid());
-    let late = Client::connect(&servers.url()).await.unwrap();
+    let late = quiet().url(servers.url()).connect().await.unwrap();
     assert!(uses(&late, new), "{}", late.store());
     let theirs = late.lock("missed").try_lock().await.unwrap().expect("nobody holds it there");
     assert!(late.lock("held").try_lock().await.unwrap().is_none());
@@ -232,8 +232,8 @@ impl ThereAndBack {
         let ThereAndBack { pair: Pair { first, second }, ways } = self;
         // Neither renewals nor missed answers are due while the test lasts.
         let lease = ms(120_000);
-        let one = Client::builder().url(first.url()).watchdog_lease(lease).connect().await.unwrap();
-        let two = Client::builder().url(url).watchdog_lease(lease).response_timeout(ms(60_000));
+        let one = quiet().url(first.url()).watchdog_lease(lease).connect().await.unwrap();
+        let two = quiet().url(url).watchdog_lease(lease).response_timeout(ms(60_000));
         let two = two.connect().await.unwrap();
         let missed = two.lock("missed").lock().await.unwrap();
         let owner = one.owner();
@@ -296,7 +296,7 @@ async fn a_master_that_lost_its_place_and_got_it_back_between_two_looks_is_a_new
 async fn nobody_grants_where_it_cannot_be_told_which_of_two_masters_counts() {
     let servers = MasterReplica::builder().replica_count(2).start().unwrap();
     let [old, between, last] = [0, 1, 2].map(|at| servers.node(at));
-    let client = Client::connect(&servers.url()).await.unwrap();
+    let client = quiet().url(servers.url()).connect().await.unwrap();
     let uses = |server: &RedisServer| client.store().ends_with(&format!(":{}", server.port()));
     assert!(uses(old), "{}", client.store());
     let held = soon("the hold", client.lock("x").lock()).await.unwrap();
@@ -352,7 +352,7 @@ async fn nobody_grants_where_it_cannot_be_told_which_of_two_masters_counts() {
         assert!(error.to_string().contains(&format!(":{}", server.port())), "{error}");
     }
     assert!(error.to_string().contains("REPLICAOF"), "{error}");
-    let new = Client::builder().url(servers.url()).connect_timeout(ms(1_500)).connect().await.unwrap_err();
+    let new = quiet().url(servers.url()).connect_timeout(ms(1_500)).connect().await.unwrap_err();
     assert_eq!(new.kind(), ErrorKind::Unreachable, "{new}");
     assert!(new.to_string().contains("REPLICAOF"), "{new}");
     // A person decides.
@@ -373,7 +373,7 @@ async fn nobody_grants_where_it_cannot_be_told_which_of_two_masters_counts() {
 async fn a_former_master_that_comes_back_as_one_disturbs_nobody_whose_master_most_copy() {
     let servers = MasterReplica::builder().replica_count(2).start().unwrap();
     let [former, master, other] = [0, 1, 2].map(|at| servers.node(at));
-    let client = Client::builder().url(servers.url()).watchdog_lease(ms(3_000)).connect().await.unwrap();
+    let client = quiet().url(servers.url()).watchdog_lease(ms(3_000)).connect().await.unwrap();
     tokio::task::block_in_place(|| former.kill9());
     master.cmd(&["REPLICAOF", "NO", "ONE"]).unwrap();
     follow(other, master).await;
@@ -386,10 +386,10 @@ async fn a_former_master_that_comes_back_as_one_disturbs_nobody_whose_master_mos
         assert!(held.is_valid() && client.store().ends_with(&format!(":{}", master.port())));
     }
     // Who knows nothing cannot tell.
-    let new = Client::builder().url(servers.url()).connect_timeout(ms(1_500)).connect().await.unwrap_err();
+    let new = quiet().url(servers.url()).connect_timeout(ms(1_500)).connect().await.unwrap_err();
     assert!(new.to_string().contains("REPLICAOF"), "{new}");
     follow(former, master).await;
-    let new = Client::connect(&servers.url()).await.unwrap();
+    let new = quiet().url(servers.url()).connect().await.unwrap();
     assert!(new.lock("x").try_lock().await.unwrap().is_none());
     assert_eq!(held.unlock().await.unwrap(), Unlocked::Released);
 }

@@ -5,13 +5,13 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use redlatch::{Client, ClientBuilder, ShardedPubSub};
+use redlatch::{ClientBuilder, ShardedPubSub};
 use redlatch_testkit::{
     server::RedisServer,
     topology::{MasterReplica, RedisCluster, SentinelSet},
 };
 
-use crate::fixture::{ms, patient, soon};
+use crate::fixture::{ms, patient, quiet, soon};
 
 const NAME: &str = "resumed";
 const OTHERS: [&str; 2] =
@@ -92,19 +92,19 @@ async fn killed(settings: ClientBuilder, home: &RedisServer) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_one_server() {
     let server = RedisServer::start().unwrap();
-    killed(Client::builder().url(server.url()), &server).await;
+    killed(quiet().url(server.url()), &server).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn behind_sentinels() {
     let set = SentinelSet::start().unwrap();
-    killed(Client::builder().url(set.url()), set.node(set.master().unwrap())).await;
+    killed(quiet().url(set.url()), set.node(set.master().unwrap())).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_a_replicated_master() {
     let set = MasterReplica::start().unwrap();
-    killed(Client::builder().url(set.url()), set.node(set.master().unwrap())).await;
+    killed(quiet().url(set.url()), set.node(set.master().unwrap())).await;
 }
 
 /// Both ways to listen, and both at once.
@@ -115,7 +115,7 @@ async fn on_a_cluster() {
     let cluster = RedisCluster::builder().replicas_per_master(0).start().unwrap();
     let home = cluster.node(cluster.owner_of(cluster.slot_of(NAME)).unwrap());
     for way in WAYS {
-        killed(Client::builder().url(cluster.url()).sharded(way), home).await;
+        killed(quiet().url(cluster.url()).sharded(way), home).await;
     }
 }
 
@@ -133,7 +133,7 @@ async fn on_a_cluster_whose_slot_goes_elsewhere() {
             cluster.move_slot(slot, at).unwrap();
             cluster.node(at)
         };
-        let settings = Client::builder().url(cluster.url()).sharded(way);
+        let settings = quiet().url(cluster.url()).sharded(way);
         waits_end(settings, cluster.node(from), moved).await;
     }
 }
@@ -145,7 +145,7 @@ async fn a_message_that_comes_both_ways_is_worth_one_look() {
     const SAY: &str = "redis.call('publish', KEYS[1], '0') redis.call('spublish', KEYS[1], '0')";
     let cluster = RedisCluster::builder().replicas_per_master(0).start().unwrap();
     let home = cluster.node(cluster.owner_of(cluster.slot_of(NAME)).unwrap());
-    let settings = Client::builder().url(cluster.url()).sharded(ShardedPubSub::Compat);
+    let settings = quiet().url(cluster.url()).sharded(ShardedPubSub::Compat);
     let client = settings.connect().await.unwrap();
     client.fair_lock(NAME).lock().await.unwrap().unlock().await.unwrap();
     held_by_others(home);

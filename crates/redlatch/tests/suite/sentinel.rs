@@ -12,7 +12,7 @@ use redlatch_testkit::{
     topology::SentinelSet,
 };
 
-use crate::fixture::{ms, soon};
+use crate::fixture::{ms, quiet, soon};
 
 /// How soon a notice has to come that does not wait for a renewal; the machine may be busy.
 const AT_ONCE: Duration = ms(10_000);
@@ -58,7 +58,7 @@ async fn listened_to(server: &RedisServer, name: &str) {
 }
 
 async fn connect(url: &str) -> Client {
-    Client::connect(url).await.unwrap()
+    quiet().url(url).connect().await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -91,7 +91,7 @@ async fn an_account_that_may_not_ask_for_the_other_sentinels_connects() {
         let account = ["ACL", "SETUSER", "of-the-sentinels", "on", ">secret"];
         sentinel.cmd(&[&account[..], &rights[..]].concat()).unwrap();
     }
-    let builder = Client::builder().url(set.url());
+    let builder = quiet().url(set.url());
     let builder = builder.sentinel_username("of-the-sentinels").sentinel_password("secret");
     let client = soon("a connection", builder.connect()).await.unwrap();
     client.lock("n").lock().await.unwrap().unlock().await.unwrap();
@@ -120,7 +120,7 @@ async fn what_is_wrong_is_said_in_time_and_without_secrets() {
         ("redlatch", &plain_at, "", "hunter2", ErrorKind::InvalidUrl, "is no sentinel"),
     ];
     for (name, addrs, of_sentinels, of_master, kind, says) in cases {
-        let mut builder = Client::builder()
+        let mut builder = quiet()
             .url(format!("redis-sentinel://{addrs}/{name}"))
             .password(of_master)
             .connect_timeout(ms(1_500));
@@ -138,7 +138,7 @@ async fn what_is_wrong_is_said_in_time_and_without_secrets() {
         }
         assert!(!text.contains("hunter2") && !text.contains("of-the-"), "{text}");
     }
-    let client = Client::builder()
+    let client = quiet()
         .url(set.url())
         .password("of-the-master")
         .sentinel_password("of-the-sentinels")
@@ -186,7 +186,7 @@ async fn a_wanted_failover_keeps_holds_and_wakes_waiters() {
     let set = SentinelSet::start().unwrap();
     // The URL names one sentinel; it dies, and the others have been learned.
     let url = format!("redis-sentinel://{}/redlatch", set.sentinel_addrs()[0]);
-    let client = Client::builder().url(&url).watchdog_lease(ms(6_000)).connect().await.unwrap();
+    let client = quiet().url(&url).watchdog_lease(ms(6_000)).connect().await.unwrap();
     let other = connect(&url).await;
     let guard = client.lock("kept").lock().await.unwrap();
     let waiting = other.lock("kept");
@@ -217,7 +217,7 @@ async fn a_wanted_failover_keeps_holds_and_wakes_waiters() {
 async fn a_killed_master_costs_no_hold_that_its_replica_has() {
     let set = SentinelSet::start().unwrap();
     let lease = ms(9_000);
-    let client = Client::builder().url(set.url()).watchdog_lease(lease).connect().await.unwrap();
+    let client = quiet().url(set.url()).watchdog_lease(lease).connect().await.unwrap();
     let other = connect(&set.url()).await;
     let guard = client.lock("kept").lock().await.unwrap();
     let waiting = other.lock("kept");
@@ -253,7 +253,7 @@ async fn holders_whose_lock_no_replica_has_are_told_at_once() {
         set.block_replication(replica).unwrap();
     }
     // Leases so long that neither renewals nor deadlines could be what tells.
-    let client = Client::builder().url(set.url()).watchdog_lease(ms(120_000)).connect().await.unwrap();
+    let client = quiet().url(set.url()).watchdog_lease(ms(120_000)).connect().await.unwrap();
     let renewed = client.lock("renewed").lock().await.unwrap();
     let fixed = client.lock("fixed").lock_with_lease(ms(120_000)).await.unwrap();
     set.node(old).kill9();
@@ -271,7 +271,7 @@ async fn holders_whose_lock_no_replica_has_are_told_at_once() {
 async fn an_account_that_may_not_ask_for_roles_follows_too() {
     let settings = RedisServer::builder().acl("app on >pw ~* &* +@all -role -info");
     let set = SentinelSet::builder().servers(settings).start().unwrap();
-    let builder = || Client::builder().url(set.url()).username("app").password("pw");
+    let builder = || quiet().url(set.url()).username("app").password("pw");
     let client = builder().connect().await.unwrap();
     let guard = client.lock("kept").lock().await.unwrap();
     replicated(&set, "kept").await;
@@ -290,13 +290,13 @@ async fn everybody_is_reached_over_tls_with_a_client_certificate() {
     let set = SentinelSet::builder().mutual_tls(&files).start().unwrap();
     let mut tls = TlsOptions::default();
     tls.ca_file = Some(files.ca_cert.clone());
-    let refused = Client::builder().url(set.url()).tls(tls.clone()).connect_timeout(ms(2_000)).connect();
+    let refused = quiet().url(set.url()).tls(tls.clone()).connect_timeout(ms(2_000)).connect();
     let error = refused.await.map(|_| ()).unwrap_err();
     // Whether the server says why before it hangs up is a race of its own.
     assert!(matches!(error.kind(), ErrorKind::Tls | ErrorKind::Unreachable), "{error:?}");
     tls.cert_file = Some(files.client_cert.clone());
     tls.key_file = Some(files.client_key.clone());
-    let client = Client::builder().url(set.url()).tls(tls).connect().await.unwrap();
+    let client = quiet().url(set.url()).tls(tls).connect().await.unwrap();
     let guard = client.lock("kept").lock().await.unwrap();
     replicated(&set, "kept").await;
     fails_over(&set);

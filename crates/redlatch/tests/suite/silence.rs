@@ -7,16 +7,16 @@ use redlatch::{Client, ErrorKind, Guard, Lease, MultiLock, QuorumLock, Unlocked,
 use redlatch_testkit::server::RedisServer;
 use tokio::task::JoinSet;
 
-use crate::fixture::{ms, soon};
+use crate::fixture::{ms, quiet, soon};
 
 const WAITERS: usize = 40;
 const LONG: Lease = Lease::Fixed(Duration::from_secs(600));
 
 /// A client that rides out outages of a second, and another one that holds all that there is.
 async fn held(server: &RedisServer) -> (Client, Client) {
-    let builder = Client::builder().url(server.url()).outage_tolerance(ms(1_000));
+    let builder = quiet().url(server.url()).outage_tolerance(ms(1_000));
     let client = builder.connect().await.unwrap();
-    let other = Client::connect(&server.url()).await.unwrap();
+    let other = quiet().url(server.url()).connect().await.unwrap();
     other.semaphore("permits").set_if_absent(1, None).await.unwrap();
     other.semaphore("permits").acquire(1).await.unwrap();
     other.permit_semaphore("leased").set_if_absent(1).await.unwrap();
@@ -169,7 +169,7 @@ async fn tasks_of_one_process_hide_the_outage_of_a_quorum_from_nobody() {
     let servers = [(); 3].map(|()| RedisServer::start().unwrap());
     let mut members = Vec::new();
     for server in &servers {
-        let builder = Client::builder().url(server.url()).outage_tolerance(ms(1_000));
+        let builder = quiet().url(server.url()).outage_tolerance(ms(1_000));
         members.push(builder.connect_lazy().unwrap().lock("x"));
     }
     let quorum = QuorumLock::new(members).unwrap();
@@ -192,8 +192,7 @@ async fn acquires_that_were_given_up_before_they_were_sent_leave_nothing_to_do_a
     let hour = Lease::Fixed(Duration::from_secs(3_600));
     for (was_connected, is_dropped) in [(false, false), (false, true), (true, false), (true, true)] {
         let server = RedisServer::start().unwrap();
-        let builder =
-            Client::builder().url(server.url()).connect_timeout(ms(2_000)).response_timeout(ms(300));
+        let builder = quiet().url(server.url()).connect_timeout(ms(2_000)).response_timeout(ms(300));
         let client = if was_connected { builder.connect().await } else { builder.connect_lazy() }.unwrap();
         server.pause().unwrap();
         if was_connected {
@@ -235,7 +234,7 @@ async fn acquires_that_were_given_up_before_they_were_sent_leave_nothing_to_do_a
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_cannot_be_connected_to_is_not_busy_for_those_whose_time_is_up_in_line() {
     let server = RedisServer::start().unwrap();
-    let client = Client::builder().url(server.url()).connect_timeout(ms(20_000)).connect_lazy().unwrap();
+    let client = quiet().url(server.url()).connect_timeout(ms(20_000)).connect_lazy().unwrap();
     server.pause().unwrap();
     let tasks = [0, 0, 50, 100].map(|later| {
         let lock = client.lock("x");
@@ -255,7 +254,7 @@ async fn a_server_that_cannot_be_connected_to_is_not_busy_for_those_whose_time_i
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_task_that_is_not_polled_makes_no_server_look_silent() {
     let server = RedisServer::start().unwrap();
-    let builder = Client::builder().url(server.url()).outage_tolerance(ms(1_000));
+    let builder = quiet().url(server.url()).outage_tolerance(ms(1_000));
     let client = builder.connect().await.unwrap();
     let held = client.lock("held").lock().await.unwrap();
     let (aside, name) = (client.lock("aside"), client.lock("held"));
@@ -286,7 +285,7 @@ async fn guards_of_a_silent_server_are_given_back_when_their_lease_is_over() {
     join_all([(false, false), (false, true), (true, false), (true, true)].map(
         async |(handed_out, entered)| {
             let server = RedisServer::start().unwrap();
-            let builder = Client::builder().url(server.url()).response_timeout(ms(1_000));
+            let builder = quiet().url(server.url()).response_timeout(ms(1_000));
             let client = builder.connect().await.unwrap();
             let guards = guards_of_one_owner(&client, Lease::RenewedEvery(ms(3_000)), 40).await;
             if handed_out {
@@ -314,7 +313,7 @@ async fn guards_of_a_silent_server_are_given_back_when_their_lease_is_over() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_that_no_server_has_heard_of_does_not_say_that_the_lock_is_free() {
     let server = RedisServer::start().unwrap();
-    let client = Client::builder().url(server.url()).response_timeout(ms(300)).connect().await.unwrap();
+    let client = quiet().url(server.url()).response_timeout(ms(300)).connect().await.unwrap();
     let guards = guards_of_one_owner(&client, LONG, 4).await;
     let _handed_out = guards[0].owner().to_text();
     server.pause().unwrap();

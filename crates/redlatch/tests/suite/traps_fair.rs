@@ -13,7 +13,7 @@ use redlatch_testkit::{
 
 use crate::{
     faults::rig,
-    fixture::{LATE, awake, ms, soon},
+    fixture::{LATE, awake, ms, quiet, soon},
     wire::{alone, heard},
     wire_fair::{CHANNEL, QUEUE, TIMES, ended, line, members, move_time, told, waiting},
     wire_fair_java::Java,
@@ -41,7 +41,7 @@ async fn f1_no_clock_but_the_servers_counts() {
     // The store's clock stands in 1970, ours in the present.
     let clock = ManualClock::new(Duration::from_secs(1_000));
     let connect = async |clock: &ManualClock| {
-        Client::builder().url("memory:f1").clock(Arc::new(clock.clone())).connect().await.unwrap()
+        quiet().url("memory:f1").clock(Arc::new(clock.clone())).connect().await.unwrap()
     };
     let (a, b) = (connect(&clock).await, connect(&clock).await);
     let guard = a.fair_lock("x").lock_with_lease(Duration::from_secs(600)).await.unwrap();
@@ -152,7 +152,7 @@ async fn f3_a_dead_head_of_ours_holds_others_up_for_its_30_seconds_only() {
     let (server, client) = alone().await;
     let guard = client.fair_lock("x").lock_with_lease(Duration::from_secs(20)).await.unwrap();
     // A waiter that is never driven again: its process is gone. What it wrote is what a dead one leaves.
-    let dying = Client::connect(&server.url()).await.unwrap();
+    let dying = quiet().url(server.url()).connect().await.unwrap();
     let lock = dying.fair_lock("x");
     let mut dead = Box::pin(lock.lock());
     soon("its place", async {

@@ -14,7 +14,7 @@ use redlatch_testkit::{
     topology::{RedisCluster, SentinelSet},
 };
 
-use crate::fixture::{RENEWED, SOON, ms, renewed, soon};
+use crate::fixture::{RENEWED, SOON, ms, quiet, renewed, soon};
 
 /// Its renewal comes after more than three minutes.
 const LONG: Duration = Duration::from_secs(600);
@@ -61,7 +61,7 @@ async fn all_lost(guards: &[Guard]) {
 async fn every_holder_learns_of_a_foreign_delete_long_before_its_renewal() {
     for (program, count) in ServerProgram::ALL.into_iter().zip([300, 20, 20, 20]) {
         let server = RedisServer::builder().program(program).start().unwrap();
-        let client = client(Client::builder().url(server.url())).await;
+        let client = client(quiet().url(server.url())).await;
         let guards = hold(&client, names(count)).await;
         until_watched(&[&server], count as u64).await;
         for guard in &guards {
@@ -74,7 +74,7 @@ async fn every_holder_learns_of_a_foreign_delete_long_before_its_renewal() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_holder_learns_of_a_flush_long_before_its_renewal() {
     let server = RedisServer::start().unwrap();
-    let client = client(Client::builder().url(server.url())).await;
+    let client = client(quiet().url(server.url())).await;
     let guards = hold(&client, names(300)).await;
     let side = client.read_write_lock("sides");
     let permits = client.permit_semaphore("permits");
@@ -91,7 +91,7 @@ async fn every_holder_learns_of_a_flush_long_before_its_renewal() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hold_that_ended_before_it_was_watched_is_told_as_soon() {
     let server = RedisServer::start().unwrap();
-    let client = client(Client::builder().url(server.url())).await;
+    let client = client(quiet().url(server.url())).await;
     let guard = client.lock("early").lock().await.unwrap();
     server.cmd(&["DEL", "early"]).unwrap();
     server.cmd(&["HSET", "early", "somebody", "1"]).unwrap();
@@ -106,7 +106,7 @@ async fn a_hold_is_watched_on_when_another_one_of_the_same_hash_has_gone() {
     for sister in ["expires", "is dropped"] {
         let server = RedisServer::start().unwrap();
         let proxy = Proxy::start(&server.url()).unwrap();
-        let client = client(Client::builder().url(proxy.url()).response_timeout(SOON)).await;
+        let client = client(quiet().url(proxy.url()).response_timeout(SOON)).await;
         let lock = client.read_write_lock("both");
         let reader = lock.read().acquire().lease(Lease::Fixed(LONG)).await.unwrap().unwrap();
         until_watched(&[&server], 1).await;
@@ -141,7 +141,7 @@ async fn a_hold_is_watched_on_when_another_one_of_the_same_hash_has_gone() {
 #[test]
 fn a_hold_of_a_thread_is_watched_on_when_another_thread_has_taken_and_given_back_one_of_the_same_hash() {
     let server = RedisServer::start().unwrap();
-    let client = blocking::Client::build(Client::builder().url(server.url()).watchdog_lease(LONG)).unwrap();
+    let client = blocking::Client::build(quiet().url(server.url()).watchdog_lease(LONG)).unwrap();
     let reader =
         client.read_write_lock("both").read().acquire().lease(Lease::Fixed(LONG)).run().unwrap().unwrap();
     let until_watched = || {
@@ -166,8 +166,7 @@ fn a_hold_of_a_thread_is_watched_on_when_another_thread_has_taken_and_given_back
 #[test]
 fn a_permit_is_watched_on_when_its_client_gives_another_one_back_by_its_id() {
     let server = RedisServer::start().unwrap();
-    let blocking_client =
-        blocking::Client::build(Client::builder().url(server.url()).watchdog_lease(LONG)).unwrap();
+    let blocking_client = blocking::Client::build(quiet().url(server.url()).watchdog_lease(LONG)).unwrap();
     let semaphore = blocking_client.permit_semaphore("by-id");
     semaphore.set_if_absent(3).unwrap();
     let until_watched = || {
@@ -191,7 +190,7 @@ fn a_permit_is_watched_on_when_its_client_gives_another_one_back_by_its_id() {
 fn a_hold_is_watched_on_when_a_task_outside_any_runtime_has_extended_it() {
     let server = RedisServer::start().unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let client = runtime.block_on(client(Client::builder().url(server.url())));
+    let client = runtime.block_on(client(quiet().url(server.url())));
     let lock = client.lock("outside");
     let guard = runtime.block_on(async { lock.acquire().lease(Lease::Fixed(LONG)).await }).unwrap().unwrap();
     runtime.block_on(until_watched(&[&server], 1));
@@ -223,7 +222,7 @@ fn outside<T>(work: impl Future<Output = T>) -> T {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hold_is_watched_though_others_of_the_same_hash_go_all_the_time() {
     let server = RedisServer::start().unwrap();
-    let client = client(Client::builder().url(server.url())).await;
+    let client = client(quiet().url(server.url())).await;
     let lock = client.read_write_lock("both");
     let reader = lock.read().acquire().lease(Lease::Fixed(LONG)).await.unwrap().unwrap();
     until_watched(&[&server], 1).await;
@@ -261,7 +260,7 @@ async fn a_hold_is_watched_though_others_of_the_same_hash_go_all_the_time() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn short_holds_cost_two_commands_and_long_ones_two_more_for_each_renewal() {
     let server = RedisServer::start().unwrap();
-    let client = client(Client::builder().url(server.url())).await;
+    let client = client(quiet().url(server.url())).await;
     let lock = client.lock("pair");
     for _ in 0..3 {
         lock.lock().await.unwrap().unlock().await.unwrap();
@@ -278,7 +277,7 @@ async fn short_holds_cost_two_commands_and_long_ones_two_more_for_each_renewal()
         assert_eq!(counts.get("exists"), None, "{counts:?}");
     }
 
-    let brisk = Client::builder().url(server.url()).watchdog_lease(RENEWED).connect().await.unwrap();
+    let brisk = quiet().url(server.url()).watchdog_lease(RENEWED).connect().await.unwrap();
     let guards = hold(&brisk, names(100)).await;
     until_watched(&[&server], 100).await;
     // Renewals that are apart at first fall into step.
@@ -300,7 +299,7 @@ async fn short_holds_cost_two_commands_and_long_ones_two_more_for_each_renewal()
 async fn what_others_change_all_the_time_costs_little_and_its_loss_is_told_all_the_same() {
     let server = RedisServer::start().unwrap();
     let (holder, other) =
-        (client(Client::builder().url(server.url())).await, Client::connect(&server.url()).await);
+        (client(quiet().url(server.url())).await, quiet().url(server.url()).connect().await);
     let reader = holder.read_write_lock("busy").read().lock().await.unwrap();
     until_watched(&[&server], 1).await;
     server.reset_command_counts().unwrap();
@@ -321,7 +320,7 @@ async fn what_others_change_all_the_time_costs_little_and_its_loss_is_told_all_t
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holds_are_watched_anew_after_a_connection_ended() {
     let server = RedisServer::start().unwrap();
-    let client = client(Client::builder().url(server.url())).await;
+    let client = client(quiet().url(server.url())).await;
     let mut guards = hold(&client, names(20)).await;
     // One that is not renewed, too.
     let fixed = client.lock("fixed").acquire().lease(Lease::Fixed(LONG)).await.unwrap().unwrap();
@@ -353,7 +352,7 @@ async fn where_it_is_refused_renewals_tell_and_doctor_says_so() {
         assert!(rights.commands().contains(&without));
         let builder = RedisServer::builder().acl("default off");
         let server = builder.acl(&format!("app on >pw {rights} +info -{without}")).start().unwrap();
-        let builder = Client::builder().url(server.url()).username("app").password("pw");
+        let builder = quiet().url(server.url()).username("app").password("pw");
         let client = builder.watchdog_lease(RENEWED).connect().await.unwrap();
         let guard = client.lock("x").lock().await.unwrap();
         renewed(2, async || guard.remaining()).await;
@@ -374,7 +373,7 @@ async fn where_it_is_refused_renewals_tell_and_doctor_says_so() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn doctor_says_that_losses_are_told() {
     let server = RedisServer::start().unwrap();
-    let client = Client::connect(&server.url()).await.unwrap();
+    let client = quiet().url(server.url()).connect().await.unwrap();
     let findings = client.diagnose().await.unwrap();
     let loss = findings.iter().find(|finding| finding.subject == "loss").unwrap();
     assert_eq!(loss.severity, Severity::Good, "{loss}");
@@ -395,7 +394,7 @@ async fn doctor_says_that_losses_are_told() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn behind_sentinels_and_after_a_failover_every_holder_learns_of_a_delete() {
     let set = SentinelSet::start().unwrap();
-    let client = client(Client::builder().url(set.url())).await;
+    let client = client(quiet().url(set.url())).await;
     let guards = hold(&client, names(40)).await;
     let master = &set.nodes()[set.master().unwrap()];
     until_watched(&[master], 40).await;
@@ -414,7 +413,7 @@ async fn behind_sentinels_and_after_a_failover_every_holder_learns_of_a_delete()
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_node_of_a_cluster_tells_of_its_own_keys() {
     let cluster = RedisCluster::builder().replicas_per_master(0).start().unwrap();
-    let client = client(Client::builder().url(cluster.url())).await;
+    let client = client(quiet().url(cluster.url())).await;
     let guards = hold(&client, names(60)).await;
     let nodes: Vec<&RedisServer> = cluster.nodes().iter().collect();
     until_watched(&nodes, 60).await;
@@ -430,7 +429,7 @@ async fn every_node_of_a_cluster_tells_of_its_own_keys() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_is_overwritten_takes_no_other_hold_along_and_its_holder_is_told() {
     let server = RedisServer::builder().start().unwrap();
-    let client = Client::builder().url(server.url()).watchdog_lease(RENEWED).connect().await.unwrap();
+    let client = quiet().url(server.url()).watchdog_lease(RENEWED).connect().await.unwrap();
     type Loss = Box<dyn Fn() -> Option<LossReason>>;
     let mut untouched: Vec<(&str, Loss)> = Vec::new();
     macro_rules! of_each_kind {
@@ -473,7 +472,7 @@ async fn a_right_that_is_withdrawn_for_some_names_takes_no_other_hold_along() {
     let server = RedisServer::builder().start().unwrap();
     server.cmd(&["ACL", "SETUSER", "app", "on", ">app", "~*", "&*", "+@all"]).unwrap();
     let url = server.url().replace("redis://", "redis://app:app@");
-    let client = Client::builder().url(url).watchdog_lease(RENEWED).connect().await.unwrap();
+    let client = quiet().url(url).watchdog_lease(RENEWED).connect().await.unwrap();
     let guards = hold(&client, (0..8).map(|n| format!("{}{n}", if n % 3 == 0 { "b" } else { "a" }))).await;
     server.cmd(&["ACL", "SETUSER", "app", "resetkeys", "~a*", "~redlatch*"]).unwrap();
     tokio::time::sleep(RENEWED * 4).await;
@@ -488,7 +487,7 @@ async fn a_right_that_is_withdrawn_for_some_names_takes_no_other_hold_along() {
 async fn a_hold_that_was_seen_to_be_gone_is_not_valid_while_its_end_is_looked_for() {
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::start(&server.url()).unwrap();
-    let client = client(Client::builder().url(proxy.url())).await;
+    let client = client(quiet().url(proxy.url())).await;
     let guard = client.lock("gone").lock().await.unwrap();
     until_watched(&[&server], 1).await;
     let looks = Match::script().arg_contains(redlatch::scripts::LOST.sha1());
@@ -508,7 +507,7 @@ async fn a_loss_that_an_extension_has_found_is_told_though_its_caller_gives_up()
     let server =
         RedisServer::builder().acl("default on nopass ~* &* +@all -client|tracking").start().unwrap();
     let proxy = Proxy::start(&server.url()).unwrap();
-    let client = client(Client::builder().url(proxy.url())).await;
+    let client = client(quiet().url(proxy.url())).await;
     let guard = client.lock("gone").lock().await.unwrap();
     server.cmd(&["DEL", "gone"]).unwrap();
     let looks = Match::script().arg_contains(redlatch::scripts::LOST.sha1());
@@ -526,7 +525,7 @@ async fn a_loss_that_an_extension_has_found_is_told_though_its_caller_gives_up()
 async fn a_hold_that_is_renewed_rarely_is_looked_at_where_no_change_is_told() {
     let server =
         RedisServer::builder().acl("default on nopass ~* &* +@all -client|tracking").start().unwrap();
-    let client = Client::builder().url(server.url()).watchdog_lease(3 * LONG).connect().await.unwrap();
+    let client = quiet().url(server.url()).watchdog_lease(3 * LONG).connect().await.unwrap();
     let guard = client.lock("gone").lock().await.unwrap();
     let scripts = || server.command_count("evalsha").unwrap() + server.command_count("eval").unwrap();
     let granted = scripts();
@@ -546,12 +545,12 @@ async fn a_hold_that_is_renewed_rarely_is_looked_at_where_no_change_is_told() {
 async fn a_hold_that_was_forced_free_is_said_to_be_so_by_a_release_that_comes_at_once() {
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::start(&server.url()).unwrap();
-    let client = client(Client::builder().url(proxy.url())).await;
+    let client = client(quiet().url(proxy.url())).await;
     let guard = client.lock("gone").lock().await.unwrap();
     until_watched(&[&server], 1).await;
     let looks = Match::script().arg_contains(redlatch::scripts::LOST.sha1());
     let rule = proxy.rule(looks, Action::DelayReply(ms(200)));
-    let direct = Client::connect(&server.url()).await.unwrap();
+    let direct = quiet().url(server.url()).connect().await.unwrap();
     direct.lock("gone").force(redlatch::Force::new().by("ops").reason("stuck")).await.unwrap();
     proxy.wait_fired(rule, 1, SOON).await.unwrap();
     let outcome = guard.unlock().await.unwrap();

@@ -7,7 +7,7 @@ use redlatch_testkit::proxy::{Action, Gate, Match};
 use tokio::sync::oneshot;
 
 use super::{Rig, rig};
-use crate::fixture::{IN_VAIN, SOON, ms, soon};
+use crate::fixture::{IN_VAIN, SOON, ms, quiet, soon};
 
 const HOUR: Lease = Lease::Fixed(Duration::from_secs(3_600));
 
@@ -130,7 +130,7 @@ async fn a_request_of_an_owner_that_may_be_used_again_is_looked_for_when_its_acq
             let (tell, told) = oneshot::channel();
             let url = rig.proxy.url();
             std::thread::spawn(move || {
-                let client = blocking::Client::build(Client::builder().url(url)).unwrap();
+                let client = blocking::Client::build(quiet().url(url)).unwrap();
                 let wait = Wait::AtMost(IN_VAIN);
                 let guard = client.lock(name).acquire().lease(HOUR).wait(wait).run().unwrap();
                 // The client stays, with what it has to look for.

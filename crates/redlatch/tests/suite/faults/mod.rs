@@ -11,7 +11,7 @@ use std::time::Duration;
 use redlatch::Client;
 use redlatch_testkit::{leftovers::LeftoverCheck, proxy::Proxy, server::RedisServer};
 
-use crate::fixture::ms;
+use crate::fixture::{ms, quiet};
 
 /// A server, a proxy before it, and a client that goes through the proxy.
 pub(crate) struct Rig {
@@ -24,7 +24,7 @@ pub(crate) struct Rig {
 pub(crate) async fn rig(lease: Duration) -> Rig {
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::start(&server.url()).unwrap();
-    let client = Client::builder()
+    let client = quiet()
         .url(proxy.url())
         .watchdog_lease(lease)
         .response_timeout(ms(600))
@@ -34,7 +34,7 @@ pub(crate) async fn rig(lease: Duration) -> Rig {
         .connect()
         .await
         .unwrap();
-    let direct = Client::connect(&server.url()).await.unwrap();
+    let direct = quiet().url(server.url()).connect().await.unwrap();
     // The first call teaches the server the scripts, so that later calls are one command each.
     client.lock("warm").lock().await.unwrap().unlock().await.unwrap();
     Rig { server, proxy, client, direct }

@@ -5,11 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redlatch::{Client, ErrorKind, LossReason, Unlocked};
+use redlatch::{ErrorKind, LossReason, Unlocked};
 use redlatch_testkit::server::RedisServer;
 
 use super::{nothing_left, rig};
-use crate::fixture::{LATE, RENEWED, awake, ms, soon};
+use crate::fixture::{LATE, RENEWED, awake, ms, quiet, soon};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_starved_runtime_loses_no_lock() {
@@ -19,7 +19,7 @@ async fn a_starved_runtime_loses_no_lock() {
     let valid = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let client = Client::builder().url(url).watchdog_lease(RENEWED).connect().await.unwrap();
+            let client = quiet().url(url).watchdog_lease(RENEWED).connect().await.unwrap();
             let guard = client.lock("starved").lock().await.unwrap();
             std::thread::sleep(RENEWED + ms(1_500));
             (guard.is_valid(), guard.unlock().await.unwrap())
@@ -34,7 +34,7 @@ async fn a_starved_runtime_loses_no_lock() {
 async fn row_06_after_a_suspended_machine_returns_the_holder_knows() {
     // A clock that runs through suspend, as the boot-time clock does, seen from a process whose timers stood still.
     let clock = redlatch::ManualClock::new(Duration::from_secs(1_000));
-    let client = Client::builder()
+    let client = quiet()
         .url("memory:")
         .clock(std::sync::Arc::new(clock.clone()))
         .watchdog_lease(Duration::from_secs(3_600))
@@ -58,8 +58,8 @@ async fn row_06_after_a_suspended_machine_returns_the_holder_knows() {
 async fn row_38_ten_thousand_waiters_of_one_process_cost_the_server_next_to_nothing() {
     const WAITERS: usize = 10_000;
     let server = RedisServer::start().unwrap();
-    let client = Client::connect(&server.url()).await.unwrap();
-    let other = Client::connect(&server.url()).await.unwrap();
+    let client = quiet().url(server.url()).connect().await.unwrap();
+    let other = quiet().url(server.url()).connect().await.unwrap();
     let guard = other.lock("crowd").lock().await.unwrap();
     let mut waiters = Vec::with_capacity(WAITERS);
     for _ in 0..WAITERS {

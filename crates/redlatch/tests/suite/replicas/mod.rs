@@ -7,7 +7,7 @@ use redlatch::{AnyGuard, Client, ReplicaAck, Replicas};
 use redlatch_testkit::{proxy::Proxy, server::RedisServer};
 
 use crate::{
-    fixture::{ms, soon},
+    fixture::{ms, quiet, soon},
     kinds::Face,
 };
 
@@ -77,7 +77,7 @@ fn online(master: &RedisServer) -> usize {
 
 impl Rig {
     pub(super) async fn client(&self) -> Client {
-        Client::connect(&self.proxy.url()).await.unwrap()
+        quiet().url(self.proxy.url()).connect().await.unwrap()
     }
 
     pub(super) fn exists(&self, name: &str) -> bool {

@@ -415,7 +415,7 @@ fn holders(state: &LockState) -> Vec<String> {
 
 /// The owner or permit, and who that is.
 fn named(state: &LockState, holder: &str, known: &Holders) -> String {
-    format!("{}{}{}", escape::text(holder), known.told(state, holder), workers::told(state, holder))
+    format!("{}{}{}", escape::text(holder), workers::told(state, holder), known.told(state, holder))
 }
 
 /// `"order:42" — held by 1b67…:7, lease 28s`

@@ -19,11 +19,14 @@ fn text(value: &Value) -> String {
     }
 }
 
-/// Everything but counters, tokens, and numbers of permits.
+/// Everything but counters, tokens, numbers of permits, and what clients tell of themselves, which holds nothing and ends some time after what it tells of.
 pub(super) fn all(dump: Vec<DumpedKey>) -> Vec<Left> {
     let mut all = Vec::new();
     for DumpedKey { key, kind, ttl_ms, content } in dump {
         let key = String::from_utf8_lossy(&key).into_owned();
+        if key.starts_with("redlatch:client:") {
+            continue;
+        }
         let owners: Vec<String> = match (kind, &content) {
             ("hash" | "zset", Value::Array(pairs)) => pairs.iter().step_by(2).map(text).collect(),
             ("list", Value::Array(places)) => places.iter().map(text).collect(),

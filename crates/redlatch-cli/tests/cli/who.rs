@@ -70,8 +70,11 @@ fn who_holds_is_said_everywhere_on_the_local_engine() {
 fn circles_of_waits_are_named() {
     let server = RedisServer::start().unwrap();
     let place = Place::on(&server);
-    // Each holds a name, and waits for the other one's inside of it.
-    let inner = |name: &str| format!("\"$REDLATCH\" run -w 60s {name} -- true");
+    // Each holds a name, and waits for the other one's inside of it once both are held.
+    let go = place.word("go");
+    let inner = |name: &str| {
+        format!("while [ ! -e {go} ]; do sleep 0.01; done; \"$REDLATCH\" run -w 60s {name} -- true")
+    };
     let mut runs = Vec::new();
     for (holds, waits) in [("a", "b"), ("b", "a")] {
         let command = inner(waits);
@@ -79,6 +82,10 @@ fn circles_of_waits_are_named() {
         run.env("REDLATCH", env!("CARGO_BIN_EXE_redlatch"));
         runs.push(crate::support::Running::spawn(run));
     }
+    eventually("both are held", || {
+        ["a", "b"].iter().all(|name| place.show(name)["kind"] == "lock").then_some(())
+    });
+    std::fs::write(place.path("go"), "").unwrap();
     // The one who holds is a run, and the one who waits is another process that its command has started.
     let text = eventually("the circle", || {
         let text = both(&place.output(["why", "a"]));

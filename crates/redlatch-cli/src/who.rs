@@ -55,7 +55,7 @@ fn reason(record: &ClientRecord) -> String {
     record.why.as_deref().map(|why| format!(", because {why}")).unwrap_or_default()
 }
 
-/// `billing@web-7:812 (deploy)`. Safe to print, whoever wrote the record.
+/// `billing@web-7:812 (deploy)`. Safe to print, whichever account wrote the record.
 pub(crate) fn named(record: &ClientRecord) -> String {
     escape::text(&name(record)).to_string()
 }
@@ -112,7 +112,7 @@ impl Holders {
         Some((Who::from(record), about(record, state, owner), lasts(record, state, owner)))
     }
 
-    /// ` of billing@web-7:812 (deploy) for 41s, because nightly import`; nothing for a holder of whom nothing is told.
+    /// ` of billing@web-7:812 (deploy) for 41s, because nightly import`; nothing for a holder whose client tells nothing.
     pub(crate) fn told(&self, state: &LockState, owner: &str) -> String {
         let about = self.0.get(owner).map(|record| about(record, state, owner));
         about.map(|about| format!(" of {}", escape::text(&about))).unwrap_or_default()

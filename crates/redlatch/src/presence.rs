@@ -1,6 +1,6 @@
 //! What a client tells others of itself while it holds or waits: its options, and the record as fields of a Redis hash.
 //!
-//! The record holds nothing that grants or ends a lock. Whoever may write it may write lies, so what is shown of a hold is what the lock's own key
+//! The record holds nothing that grants or ends a lock. An account that may write it may write lies, so what is shown of a hold is what the lock's own key
 //! says, and the record adds who that is.
 
 use std::{path::Path, sync::Arc, time::Duration};

@@ -153,8 +153,7 @@ async fn explore(
             .watchdog_lease(LEASE)
             .response_timeout(RESPONSE)
             .outage_tolerance(Duration::from_secs(5))
-            // Its writes would be steps of every run, and nothing depends on them.
-            .presence(Presence::untold())
+            .presence(Presence::untold()) // its writes would be steps of every run
             .connect()
             .await?;
         network.connected(client.id());

@@ -148,6 +148,7 @@ impl Core {
         let owners = Owners::new(move || clock.boot_ms());
         let outages = outage::Outages::new(config.clock.clone());
         let identity = config.identity.clone().unwrap_or_default();
+        let now_ms = config.clock.boot_ms();
         let core = Arc::new_cyclic(|me| Core {
             me: me.clone(),
             id: identity.id.clone(),
@@ -158,7 +159,7 @@ impl Core {
             store: OfProcess::new(store),
             strictness: Arc::new(strictness),
             outages,
-            presence: presence::PresenceState::default(),
+            presence: presence::PresenceState::new(now_ms),
             lanes: OfProcess::new(Lanes::new(turn_limits, keeper.keeper_alarm().clone(), owners.clone())),
             owners: OfProcess::new(owners),
             gates: OfProcess::new(Gates::default()),

@@ -62,8 +62,10 @@ impl Waiting {
 }
 
 /// What has to be known to keep the record.
-#[derive(Default)]
 pub(super) struct PresenceState {
+    /// Since when there is the client.
+    began_ms: u64,
+    budget: Mutex<Budget>,
     waits: Mutex<BTreeMap<u64, Waiting>>,
     next: AtomicU64,
     /// There may be something new to tell.
@@ -76,6 +78,23 @@ pub(super) struct PresenceState {
 }
 
 impl PresenceState {
+    pub(super) fn new(now_ms: u64) -> Self {
+        PresenceState {
+            began_ms: now_ms,
+            budget: Mutex::new(Budget { writes: WRITES_AT_ONCE, since_ms: now_ms }),
+            waits: Mutex::default(),
+            next: AtomicU64::default(),
+            changed: AtomicBool::default(),
+            is_kept: AtomicBool::default(),
+            news: Arc::default(),
+            refused: AtomicBool::default(),
+        }
+    }
+
+    fn budget(&self) -> MutexGuard<'_, Budget> {
+        self.budget.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn waits(&self) -> MutexGuard<'_, BTreeMap<u64, Waiting>> {
         self.waits.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -301,8 +320,6 @@ impl Core {
 
 /// Keeps the record while there is something to tell.
 async fn keep_record(core: Weak<Core>) {
-    let Some(began_ms) = core.upgrade().map(|core| core.now_ms()) else { return };
-    let mut budget = Budget { writes: WRITES_AT_ONCE, since_ms: began_ms };
     let mut written: Option<(u64, Vec<(LockName, bool)>)> = None;
     loop {
         let Some(here) = core.upgrade() else { return };
@@ -311,7 +328,7 @@ async fn keep_record(core: Weak<Core>) {
         }
         let news = here.presence.news.next_owned();
         let now_ms = here.now_ms();
-        let may_write_ms = budget.due_ms(now_ms);
+        let may_write_ms = here.presence.budget().due_ms(now_ms);
         let refresh_ms = written.as_ref().map_or(u64::MAX, |(at_ms, _)| at_ms + REFRESH_MS);
         let mut again = here.presence.changed.load(Ordering::SeqCst);
         if (again || now_ms >= refresh_ms) && now_ms >= may_write_ms {
@@ -326,8 +343,8 @@ async fn keep_record(core: Weak<Core>) {
                 Some((_, before)) => *before != told || now_ms >= refresh_ms,
             };
             if is_news {
-                budget.take();
-                here.write_record(&items, now_ms.saturating_sub(began_ms)).await;
+                here.presence.budget().take();
+                here.write_record(&items, now_ms.saturating_sub(here.presence.began_ms)).await;
                 written = (!items.is_empty()).then_some((now_ms, told));
             }
             again = is_young;
@@ -337,7 +354,7 @@ async fn keep_record(core: Weak<Core>) {
         }
         let now_ms = here.now_ms();
         let next_ms = if again {
-            (now_ms + LOOK_EVERY_MS).max(budget.due_ms(now_ms))
+            (now_ms + LOOK_EVERY_MS).max(here.presence.budget().due_ms(now_ms))
         } else if let Some((at_ms, _)) = &written {
             at_ms + REFRESH_MS
         } else {
@@ -356,5 +373,27 @@ async fn keep_record(core: Weak<Core>) {
             () = news.comes() => {}
             () = tokio::time::sleep(Duration::from_millis(next_ms.saturating_sub(now_ms))) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It is the client's, and not that of one time in which there is something to tell: those may follow each other.
+    #[test]
+    fn writes_are_one_in_ten_seconds_on_average_and_two_at_once() {
+        let state = PresenceState::new(1_000);
+        let mut writes = Vec::new();
+        for now_ms in (1_000..101_000).step_by(100) {
+            if state.budget().due_ms(now_ms) <= now_ms {
+                state.budget().take();
+                writes.push(now_ms);
+            }
+        }
+        assert_eq!(writes[..4], [1_000, 1_100, 11_000, 21_000]);
+        assert!(writes.len() <= 12, "{writes:?}");
+        assert_eq!(state.budget().due_ms(500_000), 500_000);
+        assert_eq!(state.budget().writes, WRITES_AT_ONCE, "a long quiet time saves no more");
     }
 }

@@ -9,6 +9,7 @@ mod detached;
 mod last_seen;
 mod lengths;
 mod rare;
+mod task;
 
 use std::sync::{Arc, PoisonError};
 
@@ -204,18 +205,6 @@ impl HeldLease {
         to.renew_due_ms.store(from.renew_due_ms.load(Ordering::Relaxed), Ordering::Relaxed);
         to.watch_due_ms.store(from.watch_due_ms.load(Ordering::Relaxed), Ordering::Relaxed);
         next
-    }
-
-    /// The task that runs now was granted it.
-    pub(in crate::core) fn note_task(&self) {
-        if let Some(task) = tokio::task::try_id() {
-            _ = self.task.set(task);
-        }
-    }
-
-    /// The task that was granted it.
-    pub(in crate::core) fn task(&self) -> Option<tokio::task::Id> {
-        self.task.get().copied()
     }
 
     pub(crate) fn lease_ms(&self) -> i64 {

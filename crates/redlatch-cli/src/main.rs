@@ -15,9 +15,11 @@ mod own_program;
 mod recovery;
 mod run;
 mod signals;
+mod snapshot;
 mod store;
 mod talk;
 mod timestamp;
+mod top;
 mod who;
 
 use std::{env, ffi::OsString, process::ExitCode, time::Duration};

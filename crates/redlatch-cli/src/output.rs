@@ -205,7 +205,8 @@ fn aligned(titles: &[&str], rows: &[Vec<String>], colored: bool, limit: usize) -
     header + "\n" + &body.collect::<String>()
 }
 
-fn is_colored() -> bool {
+/// Whether the terminal is to have colours: `NO_COLOR` and a terminal that knows none say no.
+pub(crate) fn is_colored() -> bool {
     let set = |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty());
     !set("NO_COLOR") && env::var_os("TERM").is_none_or(|term| term != "dumb")
 }

@@ -146,6 +146,8 @@ pub(crate) enum Verb {
     /// Who holds is what the server says. Who the holder is, for how long it has held and what it waits for is what its client told in the last half
     /// minute. Clients of Redisson tell nothing.
     Why(WhyArgs),
+    /// Watch locks, waits and clients on a whole terminal; `?` lists the keys.
+    Top(TopArgs),
     /// Take a lock or a permit away from its holder.
     ForceUnlock(ForceUnlockArgs),
     /// Check the server's settings and the account's rights.
@@ -346,6 +348,28 @@ pub(crate) struct WhyArgs {
     /// Output.
     #[command(flatten)]
     pub(crate) output: Output,
+}
+
+/// `redlatch top`.
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// Show only names that match this pattern of `*`, `?` and `[abc]`.
+    pub(crate) glob: Option<String>,
+    /// Show only these kinds, separated by commas.
+    #[arg(long, value_name = "KIND", value_parser = kind::listed(), value_delimiter = ',', conflicts_with = "all")]
+    pub(crate) kind: Vec<redlatch::LockKind>,
+    /// Show every kind, bare numbers included.
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Look at the server again after each TIME.
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = durations::parse_positive)]
+    pub(crate) interval: Duration,
+    /// Show at most this many names.
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = numbers::within::<u32>(1..=100_000))]
+    pub(crate) limit: u32,
+    /// Tell a holder that loses its lock this name [default: user and machine].
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) by: Option<String>,
 }
 
 /// `redlatch force-unlock`.

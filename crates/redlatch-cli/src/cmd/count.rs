@@ -5,7 +5,7 @@ use std::time::Instant;
 use redlatch::{Client, LockKind, LockName, LockState};
 use serde::Serialize;
 
-use super::{Context, ls};
+use super::Context;
 use crate::{
     args::{Format, Output},
     config::Settings,
@@ -14,6 +14,7 @@ use crate::{
     output::{self, Record},
     run::acquire::{TELL_AFTER, Watch, ending, quoted},
     signals::Signals,
+    snapshot::lock_row::text_and_hex,
     talk::Talk,
 };
 
@@ -58,7 +59,7 @@ pub(super) struct Answer {
 
 impl Answer {
     pub(super) fn of(name: &LockName) -> Self {
-        let (name, name_hex) = ls::text_and_hex(name);
+        let (name, name_hex) = text_and_hex(name);
         Answer { name, name_hex, ..Answer::default() }
     }
 

@@ -53,7 +53,7 @@ pub(super) fn force_unlock(args: ForceUnlockArgs, context: &Context) -> Result<u
 }
 
 /// Who runs the command, as the holder is told.
-fn person() -> String {
+pub(super) fn person() -> String {
     let user =
         ["USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok().filter(|user| !user.is_empty()));
     let user = user.unwrap_or_else(|| format!("uid {}", rustix::process::getuid().as_raw()));

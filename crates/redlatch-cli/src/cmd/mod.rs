@@ -33,6 +33,7 @@ mod renew;
 mod run;
 mod sem;
 mod show;
+mod top;
 mod unlock;
 mod why;
 
@@ -72,6 +73,7 @@ pub(crate) fn dispatch(cli: Cli, talk: Talk) -> Result<u8, Failure> {
         Verb::Ls(args) => ls::ls(&args, &context),
         Verb::Show(args) => show::show(args, &context),
         Verb::Why(args) => why::why(args, &context),
+        Verb::Top(args) => top::top(&args, &context),
         Verb::ForceUnlock(args) => force_unlock::force_unlock(args, &context),
         Verb::Acl(args) => acl::acl(&args, &context),
         Verb::Functions(args) => functions::functions(&args, &context),

@@ -2,15 +2,13 @@
 
 use redlatch::store::StoreUrl;
 
-use super::{
-    Context, lock_name,
-    ls::{Detail, LockRow},
-};
+use super::{Context, lock_name};
 use crate::{
     args::ShowArgs,
     exit::{self, Failure},
     output,
     recovery::Recovery,
+    snapshot::{detail::Detail, lock_row::LockRow},
     store,
     who::Holders,
 };

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use redlatch::{BlockedName, Blocker, LockName, Why};
 use serde::Serialize;
 
-use super::{Context, lock_name, ls::text_and_hex};
+use super::{Context, lock_name};
 use crate::{
     args::{Format, WhyArgs},
     durations::{self, human},
@@ -13,6 +13,7 @@ use crate::{
     exit::{self, Failure},
     output::{self, SCHEMA},
     recovery::Recovery,
+    snapshot::{blocking, lock_row::text_and_hex},
     store,
     who::{self, Who},
 };
@@ -126,14 +127,7 @@ impl From<&Why> for WhyDocument {
 fn told(why: &Why) -> String {
     let mut words = String::new();
     for cycle in &why.cycles {
-        let mut names: Vec<String> = cycle.names.iter().map(escape::quoted).collect();
-        names.push(names[0].clone());
-        let certain = if cycle.is_certain { "deadlock" } else { "perhaps a deadlock" };
-        _ = writeln!(
-            words,
-            "{certain}: {}; none of these goes on until one holder gives up",
-            names.join(" waits for ")
-        );
+        _ = writeln!(words, "{}; none of these goes on until one holder gives up", blocking::cycle(cycle));
     }
     for blocked in &why.names {
         tell(&mut words, blocked);

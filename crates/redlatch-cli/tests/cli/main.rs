@@ -40,6 +40,7 @@ mod suspended;
 mod threads;
 mod tidied;
 mod told;
+mod top;
 mod trouble;
 mod verbs;
 mod waiting;

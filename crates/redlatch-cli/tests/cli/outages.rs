@@ -1,37 +1,13 @@
 //! What a run says while its server is away, and when it is back.
 
-use std::{
-    net::TcpListener,
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
-    thread,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use redlatch_testkit::server::RedisServer;
+use redlatch_testkit::{net::ReservedPort, proxy::Proxy, server::RedisServer};
 
-use crate::support::{Over, Place, Running, eventually};
+use crate::support::{Place, Running, eventually};
 
 /// The shortest time after which anything is said again; a new look says who holds it at once.
 const PERIOD: Duration = Duration::from_secs(10);
-
-/// A server that closes each connection at once, at the address of one that has ended.
-struct Refusing<'a> {
-    tries: &'a AtomicUsize,
-    over: &'a AtomicBool,
-}
-
-impl Refusing<'_> {
-    fn serve(&self, port: u16) {
-        let listener = eventually("the port is free", || TcpListener::bind(("127.0.0.1", port)).ok());
-        listener.set_nonblocking(true).unwrap();
-        while !self.over.load(Ordering::Relaxed) {
-            match listener.accept() {
-                Ok(_) => _ = self.tries.fetch_add(1, Ordering::Relaxed),
-                Err(_) => thread::sleep(Duration::from_millis(1)),
-            }
-        }
-    }
-}
 
 /// Starts a run whose messages go to a file of this name.
 fn telling(place: &Place, file: &str, arguments: &str) -> Running {
@@ -56,7 +32,10 @@ fn is_told(text: &str, kinds: &[&str], lasted: Duration) {
 #[test]
 fn an_outage_is_told_of_once_in_a_while_and_its_end_with_the_owner() {
     let server = RedisServer::builder().appendonly(true).start().unwrap();
-    let place = Place::on(&server);
+    // It closes each connection at once while the server is away.
+    let proxy = Proxy::start(&server.url()).unwrap();
+    let mut place = Place::on(&server);
+    place.set_url(&proxy.url());
     let began = Instant::now();
     let command = "sh -c 'while [ ! -e job.end ]; do sleep 0.02; done'";
     let holder = telling(&place, "holder", &format!("--lease 20s --grace 300ms -v -- {command}"));
@@ -68,17 +47,13 @@ fn an_outage_is_told_of_once_in_a_while_and_its_end_with_the_owner() {
         until_told(&place, &file, &format!("held by {owner}"));
         (waiter, file)
     });
-    let (tries, over) = (AtomicUsize::new(0), AtomicBool::new(false));
     server.kill9();
-    thread::scope(|scope| {
-        let _ends = Over(&over);
-        scope.spawn(|| Refusing { tries: &tries, over: &over }.serve(server.port()));
-        until_told(&place, "holder", &format!("\"job\" of {owner}: the renewal is late"));
-        for (_, file) in &waiters {
-            until_told(&place, file, "the server cannot be asked at present");
-        }
-    });
-    let tries = tries.load(Ordering::Relaxed);
+    let before = proxy.connections_accepted();
+    until_told(&place, "holder", &format!("\"job\" of {owner}: the renewal is late"));
+    for (_, file) in &waiters {
+        until_told(&place, file, "the server cannot be asked at present");
+    }
+    let tries = proxy.connections_accepted() - before;
     assert!(tries > 30, "{tries} tries are no more than a few lines");
     server.restart().unwrap();
     until_told(&place, "holder", &format!("\"job\" of {owner}: renewed again, and held as before\n"));
@@ -106,17 +81,13 @@ fn an_outage_is_told_of_once_in_a_while_and_its_end_with_the_owner() {
 #[test]
 fn a_run_that_waits_for_a_server_at_its_start_says_so_once_and_not_for_each_try() {
     let mut place = Place::local();
-    let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
-    place.set_url(&format!("redis://127.0.0.1:{port}"));
-    let (tries, over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let nobody = ReservedPort::new(0).unwrap();
+    // It closes each connection at once.
+    let proxy = Proxy::start(&format!("redis://127.0.0.1:{}", nobody.port())).unwrap();
+    place.set_url(&proxy.url());
     let began = Instant::now();
-    let run = thread::scope(|scope| {
-        let _ends = Over(&over);
-        scope.spawn(|| Refusing { tries: &tries, over: &over }.serve(port));
-        let run = telling(&place, "waiter", "-w 1h -- true");
-        eventually("many tries", || (tries.load(Ordering::Relaxed) > 15).then_some(()));
-        run
-    });
+    let run = telling(&place, "waiter", "-w 1h -- true");
+    eventually("many tries", || (proxy.connections_accepted() > 15).then_some(()));
     run.signal(rustix::process::Signal::TERM);
     assert_eq!(run.finish().status.code(), Some(143));
     let (text, minutes) = (place.read("waiter"), began.elapsed().as_secs() / 60);

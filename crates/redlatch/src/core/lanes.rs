@@ -44,7 +44,7 @@ use crate::{
 
 const BUCKETS: usize = 64;
 
-/// A hold that a request sent less than this ago has shown is taken to be still there: `try_lock` returns busy without asking, and the hold may be passed on. An
+/// If a request that was sent less than this ago showed a hold, the hold is taken to be there still: `try_lock` returns busy without asking, and the hold may be passed on. An
 /// older one may have been forced free, and must not keep its own process out for longer than others.
 const SEEN_RECENTLY_MS: u64 = 100;
 

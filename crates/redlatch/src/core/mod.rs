@@ -205,7 +205,7 @@ impl Core {
         self.config.clock.boot_ms()
     }
 
-    /// Since when, and in which incarnation, a hold of that name must have been seen to be handed on without asking.
+    /// A hold of that name may be passed on without asking only if it was seen since this moment, in this incarnation.
     pub(crate) fn last_interruption(&self, keys: &Keys) -> LastInterruption {
         LastInterruption {
             since_ms: self.interrupted_ms.load(Ordering::SeqCst),
@@ -213,7 +213,7 @@ impl Core {
         }
     }
 
-    /// A request about that name is given to the store next. Where it first has to connect, that time is missing from the lease.
+    /// A request about that name is given to the store next. If the store has to connect first, the time that takes counts against the lease.
     pub(crate) fn sent_at(&self, keys: &Keys) -> SentAt {
         SentAt { at_ms: self.now_ms(), incarnation: self.store.incarnation(&keys.key) }
     }

@@ -59,7 +59,7 @@ impl TaskLiveness {
         }
     }
 
-    /// Whether it has been looked for, and has not been polled for half that time since: long enough for others to go first.
+    /// Whether it was looked for [`UNPOLLED_MS`] ago or more, and has not been polled since: long enough for others to go first.
     pub(super) fn is_looked_for_in_vain(&self, now_ms: u64) -> bool {
         let since_ms = self.looked_for_ms.load(Ordering::Acquire);
         since_ms != 0 && now_ms.saturating_sub(since_ms) >= UNPOLLED_MS

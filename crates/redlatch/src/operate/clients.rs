@@ -76,8 +76,8 @@ impl Client {
                 cursor = next;
             }
         }
-        let records = stream::iter(ids.iter().take(limit))
-            .map(|id| self.read_record(id))
+        let records = stream::iter(ids.into_iter().take(limit))
+            .map(|id| async move { self.read_record(&id).await })
             .buffered(LOOKS_UNDER_WAY_MAX)
             .try_collect::<Vec<_>>();
         Ok(records.await?.into_iter().flatten().collect())

@@ -10,7 +10,7 @@ use std::{
 
 use futures_util::future::join_all;
 use redlatch::{
-    Client, LockName, Presence, Why, blocking,
+    Client, LockKind, LockName, Presence, Why, acl, blocking,
     observe::{Event, Observer},
 };
 use redlatch_testkit::server::RedisServer;
@@ -46,6 +46,27 @@ async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
         }
     })
     .await;
+}
+
+/// Tasks of a server that shows them have to be `Send`, which the compiler finds out only where one is spawned.
+#[tokio::test]
+async fn whatever_looks_at_locks_can_be_a_task() {
+    let client = Client::connect("memory:").await.unwrap();
+    let _guard = client.lock("orders").lock().await.unwrap();
+    let looks = tokio::spawn(async move {
+        let states = client.list(None, 10).await?;
+        client.list_kinds(&[LockKind::Lock], Some("*"), 10).await?;
+        client.inspect("orders").await?;
+        client.why("orders").await?;
+        client.client_record(&states[0].holders[0].owner).await?;
+        client.diagnose().await?;
+        client.diagnose_under("orders").await?;
+        client.diagnose_rights(&[acl::Kind::Lock], "orders").await?;
+        let why = Why::among(states, &client.clients(10).await?);
+        assert_eq!((why.names.len(), why.names[0].blockers.len(), why.cycles.len()), (1, 1, 0));
+        Ok::<(), redlatch::Error>(())
+    });
+    told("the looks", looks).await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

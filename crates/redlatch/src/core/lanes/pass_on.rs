@@ -55,7 +55,7 @@ enum Next {
 
 impl Lanes {
     /// The last guard of a lease gives it back. The lease is passed on only if the server was seen to have it since the last interruption: after a failover
-    /// the hold may be missing, and the look that finds that out reports the loss to the guard that held when it was started, not to the one that has the lease by then.
+    /// the hold may be missing. A look that finds it missing tells the guard that held when the look began; a guard that got the lease meanwhile would not be told.
     pub(crate) fn pass_on(
         &self,
         lease: &Arc<HeldLease>,

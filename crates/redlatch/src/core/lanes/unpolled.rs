@@ -12,9 +12,9 @@ use crate::{
 };
 
 impl Lanes {
-    /// Asks those who contend while others stand in line behind them to show themselves, and lets the next one contend where they
-    /// have not been polled since the last time; also where a release has not come to its end, because its task is perhaps not
-    /// polled, either. In trouble with the server all in line look at what is known of it. Answers whether there is a line.
+    /// Wakes each leader that tasks stand behind. If one was not polled since it was last woken, the next in line leads. A lane whose release takes
+    /// longer than two due polls goes on, too: its task may not be polled. In trouble with the server each task in line looks at what is known of it.
+    /// Returns whether there is a line.
     pub(in crate::core) fn pass_over_the_unpolled(&self, now_ms: u64, troubled: bool) -> bool {
         if !self.has_waiters.swap(false, Ordering::AcqRel) {
             return false;

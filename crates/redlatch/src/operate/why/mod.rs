@@ -3,7 +3,7 @@
 mod graph;
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     time::Duration,
 };
 
@@ -125,38 +125,99 @@ impl Client {
         let name = name.into();
         name.check()?;
         let clients = self.clients(CLIENTS_MAX).await?;
+        let told = Told::by(&clients);
         let mut is_cut = clients.len() == CLIENTS_MAX;
-        let by_id: HashMap<&str, &ClientRecord> =
-            clients.iter().map(|record| (&*record.id, record)).collect();
-        let mut numbers: HashMap<LockName, usize> = HashMap::from([(name.clone(), 0)]);
+        let mut seen: HashSet<LockName> = HashSet::from([name.clone()]);
         let mut next: VecDeque<LockName> = VecDeque::from([name]);
         let mut names = Vec::new();
         while let Some(name) = next.pop_front() {
-            let blocked = look(self.inspect(name).await?, &clients, &by_id);
+            let blocked = told.about(self.inspect(name).await?);
             for waits_for in blocked.blockers.iter().flat_map(|blocker| &blocker.waits_for) {
-                if numbers.contains_key(&waits_for.name) {
+                if seen.contains(&waits_for.name) {
                     continue;
                 }
-                if numbers.len() >= NAMES_MAX {
+                if seen.len() >= NAMES_MAX {
                     is_cut = true;
                     continue;
                 }
-                numbers.insert(waits_for.name.clone(), numbers.len());
+                seen.insert(waits_for.name.clone());
                 next.push_back(waits_for.name.clone());
             }
             names.push(blocked);
         }
-        leave_out_ended(&mut names, &numbers);
-        let cycles = cycles(&names, &numbers);
-        Ok(Why { names, cycles, is_cut })
+        Ok(Why::of(names, is_cut))
     }
 }
 
-/// The same name at the server and in what the clients tell.
-fn look(state: LockState, clients: &[ClientRecord], by_id: &HashMap<&str, &ClientRecord>) -> BlockedName {
-    let name = &state.name;
-    let blocker = |owner: &String| {
-        let record = by_id.get(client_of(owner)).copied();
+impl Why {
+    /// The same of names and clients that were looked at already, as [`Client::list`] and [`Client::clients`] return them. Asks no server. Names that
+    /// are waited for and not among `states` are left out.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), redlatch::Error> {
+    /// # use redlatch::Why;
+    /// # let client = redlatch::Client::connect("memory:").await?;
+    /// let _guard = client.lock("report").lock().await?;
+    /// let why = Why::among(client.list(None, 100).await?, &client.clients(100).await?);
+    /// assert_eq!(why.names[0].blockers.len(), 1);
+    /// # Ok(()) }
+    /// ```
+    pub fn among(states: Vec<LockState>, clients: &[ClientRecord]) -> Why {
+        let told = Told::by(clients);
+        Why::of(states.into_iter().map(|state| told.about(state)).collect(), false)
+    }
+
+    fn of(mut names: Vec<BlockedName>, is_cut: bool) -> Why {
+        let of = |(number, blocked): (usize, &BlockedName)| (blocked.state.name.clone(), number);
+        let numbers: HashMap<LockName, usize> = names.iter().enumerate().map(of).collect();
+        leave_out_ended(&mut names, &numbers);
+        let cycles = cycles(&names, &numbers);
+        Why { names, cycles, is_cut }
+    }
+}
+
+/// What clients tell, by what it is looked up by.
+struct Told<'a> {
+    by_id: HashMap<&'a str, &'a ClientRecord>,
+    /// Those that wait for a name.
+    by_name: HashMap<&'a LockName, Vec<(&'a ClientRecord, &'a HoldOrWait)>>,
+    /// Those that work under the hold of an owner, which another client has.
+    by_outer_owner: HashMap<&'a str, Vec<&'a ClientRecord>>,
+}
+
+impl<'a> Told<'a> {
+    fn by(clients: &'a [ClientRecord]) -> Self {
+        let by_id = clients.iter().map(|client| (&*client.id, client)).collect();
+        let mut told = Told { by_id, by_name: HashMap::new(), by_outer_owner: HashMap::new() };
+        for client in clients {
+            for wait in &client.waits {
+                told.by_name.entry(&wait.name).or_default().push((client, wait));
+            }
+            for owner in &client.under {
+                told.by_outer_owner.entry(owner).or_default().push(client);
+            }
+        }
+        told
+    }
+
+    /// A name as the server has it, with what the clients tell of it.
+    fn about(&self, state: LockState) -> BlockedName {
+        let name = &state.name;
+        let blockers = state.holders.iter().map(|holder| self.blocker(name, &holder.owner)).collect();
+        let waits = self.by_name.get(name).into_iter().flatten();
+        let of = |(client, told): &(&ClientRecord, &HoldOrWait)| BlockedWaiter {
+            client: (*client).clone(),
+            told: (*told).clone(),
+        };
+        let mut waiting: Vec<BlockedWaiter> = waits.map(of).collect();
+        waiting.sort_by_key(|waits| std::cmp::Reverse(waits.told.lasts));
+        BlockedName { blockers, waiting, state }
+    }
+
+    fn blocker(&self, name: &LockName, owner: &str) -> Blocker {
+        let record = self.by_id.get(client_of(owner)).copied();
         let bare = owner.strip_suffix(WRITE).unwrap_or(owner);
         let hold = record.and_then(|record| record.hold(name, bare));
         let waits = record.into_iter().flat_map(|record| &record.waits);
@@ -166,23 +227,15 @@ fn look(state: LockState, clients: &[ClientRecord], by_id: &HashMap<&str, &Clien
         };
         let mut waits_for: Vec<WaitsFor> = waits.filter_map(of).collect();
         // Another process that the holder has started, and that works under its hold.
-        let under = clients.iter().filter(|client| client.under.iter().any(|under| under == bare));
+        let under = self.by_outer_owner.get(bare).into_iter().flatten();
         waits_for.extend(under.flat_map(|client| &client.waits).map(|wait| waits_for_told(wait, true)));
         Blocker {
-            owner: owner.clone(),
+            owner: owner.to_owned(),
             client: record.cloned(),
             lasts: hold.map(|hold| hold.lasts),
             waits_for,
         }
-    };
-    let blockers = state.holders.iter().map(|holder| blocker(&holder.owner)).collect();
-    let mut waiting: Vec<BlockedWaiter> = Vec::new();
-    for client in clients {
-        let told = client.waits.iter().filter(|wait| wait.name == *name);
-        waiting.extend(told.map(|told| BlockedWaiter { client: client.clone(), told: told.clone() }));
     }
-    waiting.sort_by_key(|waits| std::cmp::Reverse(waits.told.lasts));
-    BlockedName { blockers, waiting, state }
 }
 
 fn waits_for_told(wait: &HoldOrWait, is_certain: bool) -> WaitsFor {

@@ -1,0 +1,37 @@
+//! `redlatch top`: the same as `ls`, `why` and `force-unlock` on a whole terminal.
+
+use std::io::{IsTerminal, stdin, stdout};
+
+use redlatch::LockKind;
+
+use super::{Context, force_unlock::person};
+use crate::{
+    args::TopArgs,
+    escape,
+    exit::Failure,
+    output,
+    recovery::Recovery,
+    snapshot::Scope,
+    store,
+    top::{self, Options},
+};
+
+pub(super) fn top(args: &TopArgs, context: &Context) -> Result<u8, Failure> {
+    if !stdin().is_terminal() || !stdout().is_terminal() {
+        return Err(Failure::usage("top needs a terminal; without one use `redlatch ls --watch`"));
+    }
+    let settings = context.settings()?;
+    if let Some(recovery) = Recovery::behind(&settings) {
+        context.talk.say(recovery);
+    }
+    let kinds = if args.all { LockKind::LISTED.to_vec() } else { args.kind.clone() };
+    let limit = usize::try_from(args.limit).unwrap_or(usize::MAX);
+    let options = Options {
+        place: escape::url(&settings.url),
+        scope: Scope { kinds, glob: args.glob.clone(), limit },
+        interval: args.interval,
+        is_colored: output::is_colored(),
+        by: args.by.clone().unwrap_or_else(person),
+    };
+    store::with_client(&settings, async |client| top::run(client, &options).await)
+}

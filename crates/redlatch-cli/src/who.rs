@@ -46,7 +46,7 @@ impl From<&ClientRecord> for Who {
 }
 
 /// `billing@web-7:812 (deploy)`, not escaped.
-fn name(record: &ClientRecord) -> String {
+pub(crate) fn named_raw(record: &ClientRecord) -> String {
     let pid = record.pid.map(|pid| format!(":{pid}")).unwrap_or_default();
     format!("{}@{}{pid} ({})", record.program, record.host, record.user)
 }
@@ -57,18 +57,23 @@ fn reason(record: &ClientRecord) -> String {
 
 /// `billing@web-7:812 (deploy)`. Safe to print, whichever account wrote the record.
 pub(crate) fn named(record: &ClientRecord) -> String {
-    escape::text(&name(record)).to_string()
+    escape::text(&named_raw(record)).to_string()
 }
 
-/// The same with what it does: `billing@web-7:812 (deploy), because nightly import`.
+/// The same with what it does, not escaped: `billing@web-7:812 (deploy), because nightly import`.
+pub(crate) fn with_reason_raw(record: &ClientRecord) -> String {
+    named_raw(record) + &reason(record)
+}
+
+/// The same. Safe to print, whichever account wrote the record.
 pub(crate) fn with_reason(record: &ClientRecord) -> String {
-    escape::text(&(name(record) + &reason(record))).to_string()
+    escape::text(&with_reason_raw(record)).to_string()
 }
 
 /// `billing@web-7:812 (deploy) for 41s, because nightly import`, about one hold. Not escaped.
 fn about(record: &ClientRecord, state: &LockState, owner: &str) -> String {
     let lasts = lasts(record, state, owner).map(|lasts| format!(" for {}", durations::human(lasts)));
-    format!("{}{}{}", name(record), lasts.unwrap_or_default(), reason(record))
+    format!("{}{}{}", named_raw(record), lasts.unwrap_or_default(), reason(record))
 }
 
 /// For how long the client has held, as it tells.

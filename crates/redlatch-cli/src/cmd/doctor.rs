@@ -17,6 +17,10 @@ use crate::{
     exit::{self, Failure},
     output::{self, Record},
     recovery::Recovery,
+    snapshot::{
+        Scope, Snapshot,
+        alarms::{self, Alarm},
+    },
     store,
 };
 
@@ -116,7 +120,7 @@ pub(super) fn doctor(args: &DoctorArgs, context: &Context) -> Result<u8, Failure
         }
         let limit = tokio::time::sleep(LISTING_TIME_MAX);
         tokio::select! {
-            found = in_use(client, args.prefix.as_deref()) => rows.extend(found),
+            found = in_use(client, args.prefix.as_deref(), settings.lease) => rows.extend(found),
             () = limit => rows.push(Row::new(
                 Severity::Note,
                 "lock state",
@@ -161,16 +165,18 @@ fn layout(client: &Client, args: &DoctorArgs, kinds: &[Kind]) -> Vec<(bool, Row)
 }
 
 /// What is there: locks that are odd, and names whose keys lie apart.
-async fn in_use(client: &Client, prefix: Option<&str>) -> Vec<Row> {
+async fn in_use(client: &Client, prefix: Option<&str>, lease: Duration) -> Vec<Row> {
     // Names of others are none of the account's business, and may be none that it may read.
     let pattern = prefix.map(|prefix| format!("{}*", redlatch::acl::escaped(prefix)));
-    let mut states = match client.list(pattern.as_deref(), LOCKS_MAX).await {
-        Ok(states) => states,
+    let scope = Scope { glob: pattern.clone(), limit: LOCKS_MAX, ..Scope::default() };
+    let snapshot = match Snapshot::take(client, &scope).await {
+        Ok(snapshot) => snapshot,
         Err(error) => {
             return vec![Row::new(Severity::Note, "lock state", format!("locks cannot be listed: {error}"))];
         }
     };
-    let mut rows = locks(&states);
+    let mut rows = alarms(&snapshot, lease);
+    let mut states: Vec<LockState> = snapshot.why.names.into_iter().map(|blocked| blocked.state).collect();
     // Any number looks like a semaphore, so only those under a prefix that was asked for are ours to judge.
     if prefix.is_some_and(|prefix| !prefix.is_empty())
         && let Ok(counters) = client.list_kinds(&[LockKind::Counter], pattern.as_deref(), LOCKS_MAX).await
@@ -257,21 +263,16 @@ async fn hand_over(lock: &Lock, others: &Lock) -> Result<Passing, Failure> {
     Ok(Passing { took: woken_at.saturating_duration_since(released_at), round_trip })
 }
 
-/// What is odd about the locks that are there.
-fn locks(states: &[LockState]) -> Vec<Row> {
-    let odd = states.iter().flat_map(|state| {
-        let name = escape::bytes(state.name.as_bytes());
-        state
-            .findings
-            .iter()
-            .map(move |finding| Row::new(Severity::Problem, "lock state", format!("\"{name}\": {finding}")))
-    });
-    let mut rows: Vec<Row> = odd.collect();
+/// What is wrong about the locks that are there.
+fn alarms(snapshot: &Snapshot, lease: Duration) -> Vec<Row> {
+    let row =
+        |alarm: Alarm| Row { remedy: alarm.remedy, ..Row::new(alarm.severity, alarm.subject, alarm.text) };
+    let mut rows: Vec<Row> = alarms::alarms(snapshot, lease).into_iter().map(row).collect();
     if rows.is_empty() {
         rows.push(Row::new(
             Severity::Good,
             "lock state",
-            match states.len() {
+            match snapshot.rows.len() {
                 1 => "1 lock, and it is not odd".into(),
                 count => format!("{count} locks, none of them odd"),
             },

@@ -31,6 +31,7 @@ pub(super) fn top(args: &TopArgs, context: &Context) -> Result<u8, Failure> {
         scope: Scope { kinds, glob: args.glob.clone(), limit },
         interval: args.interval,
         is_colored: output::is_colored(),
+        lease: settings.lease,
         by: args.by.clone().unwrap_or_else(person),
     };
     store::with_client(&settings, async |client| top::run(client, &options).await)

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use redlatch::{BlockedName, LockName, WaitCycle, Why};
 
+use super::lock_row;
 use crate::{durations::human, escape, who};
 
 /// How many waiters of one name are shown.
@@ -26,7 +27,13 @@ pub(crate) struct Line {
 
 /// `deadlock: "a" waits for "b" waits for "a"`. Safe to print.
 pub(crate) fn cycle(cycle: &WaitCycle) -> String {
-    let mut names: Vec<String> = cycle.names.iter().map(escape::quoted).collect();
+    escape::text(&cycle_raw(cycle)).to_string()
+}
+
+/// The same, not escaped.
+pub(super) fn cycle_raw(cycle: &WaitCycle) -> String {
+    let quoted = |name: &LockName| format!("\"{}\"", lock_row::text_and_hex(name).0);
+    let mut names: Vec<String> = cycle.names.iter().map(quoted).collect();
     names.extend(names.first().cloned());
     let certain = if cycle.is_certain { "deadlock" } else { "perhaps a deadlock" };
     format!("{certain}: {}", names.join(" waits for "))

@@ -1,5 +1,6 @@
 //! What is to be seen of the locks at one moment: what `ls` and `top` show, so that they cannot disagree.
 
+pub(crate) mod alarms;
 pub(crate) mod blocking;
 pub(crate) mod detail;
 pub(crate) mod lock_row;

@@ -1,6 +1,9 @@
 //! What `top` shows and what a key does to it, as plain values: without a terminal, a server or a clock.
 
-use std::cmp::{Ordering, Reverse};
+use std::{
+    cmp::{Ordering, Reverse},
+    time::Duration,
+};
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use redlatch::{ClientRecord, LockName};
@@ -11,6 +14,7 @@ use super::{
 };
 use crate::snapshot::{
     Snapshot,
+    alarms::{Alarm, alarms},
     blocking::{self, Line},
     lock_row::LockRow,
 };
@@ -27,6 +31,8 @@ pub(super) enum View {
     Blocking,
     /// Who the clients are.
     Clients,
+    /// What is wrong.
+    Alarms,
     /// One name.
     Detail(LockName),
     /// The keys.
@@ -112,6 +118,10 @@ pub(super) struct App {
     /// Why the last look failed. Safe to print.
     pub(super) trouble: Option<String>,
     pub(super) snapshot: Option<Snapshot>,
+    /// What is wrong in it.
+    pub(super) alarms: Vec<Alarm>,
+    /// The lease of locks of which nobody says otherwise.
+    lease: Duration,
     /// The selected name: the selection stays with it when lines move.
     selected: Option<LockName>,
     /// The selected line where lines have no names, or how far a text is scrolled.
@@ -120,7 +130,7 @@ pub(super) struct App {
 }
 
 impl App {
-    pub(super) fn new(place: String) -> Self {
+    pub(super) fn new(place: String, lease: Duration) -> Self {
         App {
             place,
             view: View::Locks,
@@ -132,6 +142,8 @@ impl App {
             message: None,
             trouble: None,
             snapshot: None,
+            alarms: Vec::new(),
+            lease,
             selected: None,
             at: 0,
             before: View::Locks,
@@ -141,7 +153,10 @@ impl App {
     /// A look has succeeded, or has failed for this reason.
     pub(super) fn looked(&mut self, looked: Result<Snapshot, String>) {
         match looked {
-            Ok(snapshot) => (self.snapshot, self.trouble) = (Some(snapshot), None),
+            Ok(snapshot) => {
+                self.alarms = alarms(&snapshot, self.lease);
+                (self.snapshot, self.trouble) = (Some(snapshot), None);
+            }
             Err(trouble) => self.trouble = Some(trouble),
         }
     }
@@ -233,9 +248,11 @@ impl App {
             KeyCode::Char('1') => self.go(View::Locks),
             KeyCode::Char('2') => self.go(View::Blocking),
             KeyCode::Char('3') => self.go(View::Clients),
+            KeyCode::Char('4') => self.go(View::Alarms),
             KeyCode::Tab => self.go(match self.view {
                 View::Locks => View::Blocking,
                 View::Blocking => View::Clients,
+                View::Clients => View::Alarms,
                 _ => View::Locks,
             }),
             KeyCode::Char('/') => (self.view, self.types_filter) = (View::Locks, true),
@@ -277,6 +294,10 @@ impl App {
                 lines[self.at.min(last)].name.clone()
             }
             View::Detail(name) => Some(name.clone()),
+            View::Alarms => {
+                let last = self.alarms.len().checked_sub(1)?;
+                self.alarms[self.at.min(last)].name.clone()
+            }
             View::Clients | View::Help => None,
         }
     }
@@ -291,6 +312,7 @@ impl App {
             }
             View::Blocking => self.at = move_in(self.at, self.lines().len()),
             View::Clients => self.at = move_in(self.at, self.clients().len()),
+            View::Alarms => self.at = move_in(self.at, self.alarms.len()),
             // The text is as long as the drawing makes it, and that sets this right.
             View::Detail(_) | View::Help => self.at = move_in(self.at, usize::from(u16::MAX)),
         }

@@ -9,7 +9,7 @@ use ratatui::{
     text::{Line, Span},
     widgets::{Block, Cell, Clear, Paragraph, Row, Table, TableState},
 };
-use redlatch::{ClientRecord, LockName};
+use redlatch::{ClientRecord, LockName, Severity};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::{
@@ -20,12 +20,12 @@ use crate::{
     durations::human,
     escape,
     output::Record,
-    snapshot::{blocking, detail::Detail, lock_row::LockRow},
+    snapshot::{alarms::Alarm, blocking, detail::Detail, lock_row::LockRow},
     who,
 };
 
 const KEYS: &[(&str, &str)] = &[
-    ("1, 2, 3, Tab", "locks, who waits for whom, clients"),
+    ("1, 2, 3, 4, Tab", "locks, who waits for whom, clients, what is wrong"),
     ("↑ ↓ PgUp PgDn", "move (also k, j, g, G)"),
     ("Enter", "everything about the selected name"),
     ("/", "show only what contains a text; Esc shows all again"),
@@ -35,8 +35,8 @@ const KEYS: &[(&str, &str)] = &[
     ("q, Ctrl-C", "quit"),
 ];
 
-/// How many circles are shown above every page.
-const CYCLES_MAX: usize = 3;
+/// How many problems are shown above every page.
+const PROBLEMS_MAX: usize = 3;
 
 /// Colours, or none of them (`NO_COLOR`): then only bold, dim and reversed text.
 #[derive(Debug, Clone, Copy)]
@@ -88,6 +88,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &App, age: Option<Duration>, pale
         View::Locks => locks(frame, app, body, palette),
         View::Blocking => blocking(frame, app, body, palette),
         View::Clients => clients(frame, app, body, palette),
+        View::Alarms => alarm_page(frame, app, body, palette),
         View::Detail(name) => detail(frame, app, name, body, palette),
         View::Help => help(frame, body, palette),
     }
@@ -97,12 +98,19 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &App, age: Option<Duration>, pale
     }
 }
 
-/// What has to be seen wherever one looks: that the server is not there, and circles of waits.
+/// What has to be seen wherever one looks: that the server is not there, and problems.
 fn alarms(app: &App) -> Vec<String> {
-    let cycles = app.snapshot.iter().flat_map(|snapshot| &snapshot.why.cycles);
-    // That page begins with them.
-    let cycles = cycles.filter(|_| app.view != View::Blocking).take(CYCLES_MAX).map(blocking::cycle);
-    app.trouble.iter().cloned().chain(cycles).collect()
+    let mut lines: Vec<String> = app.trouble.iter().cloned().collect();
+    // The page of alarms has all of them.
+    if app.view != View::Alarms {
+        let mut problems = app.alarms.iter().filter(|alarm| alarm.severity == Severity::Problem);
+        lines.extend(problems.by_ref().take(PROBLEMS_MAX).map(Alarm::to_string));
+        let more = problems.count();
+        if more > 0 {
+            lines.push(format!("and {more} more problems (4)"));
+        }
+    }
+    lines
 }
 
 fn header(app: &App, age: Option<Duration>, palette: Palette) -> Line<'static> {
@@ -115,6 +123,16 @@ fn header(app: &App, age: Option<Duration>, palette: Palette) -> Line<'static> {
             let count = snapshot.rows.len();
             let names = if count == 1 { "name" } else { "names" };
             parts.push(Span::raw(format!("  {count} {names}{more}, {awaited} waited for")));
+        }
+    }
+    let is_problem = |alarm: &&Alarm| alarm.severity == Severity::Problem;
+    let problems = app.alarms.iter().filter(is_problem).count();
+    for (count, word, style) in
+        [(problems, "problem", palette.alarm()), (app.alarms.len() - problems, "note", palette.notice())]
+    {
+        let several = if count == 1 { "" } else { "s" };
+        if count > 0 {
+            parts.push(Span::styled(format!("  {count} {word}{several}"), style));
         }
     }
     // What is shown is as old as the last look that succeeded.
@@ -246,6 +264,30 @@ fn clients(frame: &mut Frame<'_>, app: &App, area: Rect, palette: Palette) {
         .column_spacing(1)
         .row_highlight_style(palette.selected());
     let mut state = TableState::new().with_selected(Some(app.at.min(clients.len() - 1)));
+    frame.render_stateful_widget(table, area, &mut state);
+}
+
+fn alarm_page(frame: &mut Frame<'_>, app: &App, area: Rect, palette: Palette) {
+    if app.alarms.is_empty() && app.snapshot.is_some() {
+        return frame.render_widget(Paragraph::new("nothing is wrong"), area);
+    }
+    let row = |alarm: &Alarm| {
+        let style = if alarm.severity == Severity::Problem { palette.alarm() } else { palette.notice() };
+        let remedy = alarm.remedy.map(|remedy| format!("  {remedy}"));
+        let lines = parts(&alarm.to_string(), usize::from(area.width));
+        let remedies = remedy.iter().flat_map(|remedy| parts(remedy, usize::from(area.width)));
+        let all: Vec<Line<'_>> = lines
+            .into_iter()
+            .map(|part| Line::styled(part, style))
+            .chain(remedies.map(|part| Line::styled(part, palette.quiet())))
+            .collect();
+        let height = u16::try_from(all.len()).unwrap_or(u16::MAX);
+        Row::new([Cell::new(ratatui::text::Text::from(all))]).height(height)
+    };
+    let table =
+        Table::new(app.alarms.iter().map(row), [Constraint::Fill(1)]).row_highlight_style(palette.selected());
+    let last = app.alarms.len().checked_sub(1);
+    let mut state = TableState::new().with_selected(last.map(|last| app.at.min(last)));
     frame.render_stateful_widget(table, area, &mut state);
 }
 

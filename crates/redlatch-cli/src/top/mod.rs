@@ -45,6 +45,8 @@ pub(crate) struct Options {
     /// How long after one look the next one begins.
     pub(crate) interval: Duration,
     pub(crate) is_colored: bool,
+    /// The lease of locks of which nobody says otherwise.
+    pub(crate) lease: Duration,
     /// Who a holder is told has taken its lock.
     pub(crate) by: String,
 }
@@ -60,7 +62,7 @@ pub(crate) async fn run(client: &Client, options: &Options) -> Result<u8, Failur
     let mut screen = Screen::open().map_err(internal("cannot use the terminal"))?;
     let mut keys = read_keys().map_err(internal("cannot read keys"))?;
     let palette = Palette { is_colored: options.is_colored };
-    let mut app = App::new(options.place.clone());
+    let mut app = App::new(options.place.clone(), options.lease);
     let mut top = Looks { client, options, look: None, forced: None, looked_at: None };
     let due = tokio::time::sleep(Duration::ZERO);
     tokio::pin!(due);

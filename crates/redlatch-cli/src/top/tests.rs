@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use ratatui::{
     Terminal,
     backend::TestBackend,
@@ -18,7 +20,7 @@ async fn held(names: &[&str]) -> (Client, Vec<Guard>, App) {
     for name in names {
         guards.push(client.lock(*name).lock().await.unwrap());
     }
-    let mut app = App::new("memory:".into());
+    let mut app = App::new("memory:".into(), Duration::from_secs(30));
     app.looked(Ok(look(&client).await));
     (client, guards, app)
 }
@@ -123,7 +125,7 @@ async fn of_several_readers_one_is_chosen() {
     let client = Client::connect("memory:").await.unwrap();
     let lock = client.read_write_lock("table");
     let guards = [lock.read().lock().await.unwrap(), lock.read().lock().await.unwrap()];
-    let mut app = App::new("memory:".into());
+    let mut app = App::new("memory:".into(), Duration::from_secs(30));
     app.looked(Ok(look(&client).await));
     press(&mut app, KeyCode::Char('f'));
     assert!(drawn(&app, 80, 24).contains("From which holder?"));
@@ -148,6 +150,7 @@ async fn every_view_is_drawn_on_any_terminal() {
         View::Locks,
         View::Blocking,
         View::Clients,
+        View::Alarms,
         View::Detail("a".into()),
         View::Detail("none".into()),
         View::Help,

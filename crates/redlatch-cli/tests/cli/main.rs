@@ -1,6 +1,7 @@
 //! The `redlatch` command as its users run it: real processes on a private local engine, and on a real Redis.
 
 mod acl;
+mod alarms;
 mod apart;
 mod asked_to_end;
 mod before;

@@ -26,14 +26,14 @@ struct Seen {
 }
 
 /// A `top` on a terminal of its own.
-struct Top {
+pub(crate) struct Top {
     running: Running,
     seen: Arc<Mutex<Seen>>,
     pid: i32,
 }
 
 impl Top {
-    fn start(place: &Place, options: &str) -> Self {
+    pub(crate) fn start(place: &Place, options: &str) -> Self {
         let (columns, lines) = SIZE;
         Self::start_by(place, &format!("stty cols {columns} rows {lines}; exec {options} {TOP}"))
     }
@@ -72,7 +72,7 @@ impl Top {
 
     /// Waits until the screen shows all of these.
     #[track_caller]
-    fn until(&self, texts: &[&str]) -> String {
+    pub(crate) fn until(&self, texts: &[&str]) -> String {
         let shows = || {
             let screen = self.screen();
             texts.iter().all(|text| screen.contains(text)).then_some(screen)
@@ -92,7 +92,7 @@ impl Top {
         eventually(&format!("no {text:?}"), || (!self.screen().contains(text)).then_some(()));
     }
 
-    fn press(&mut self, keys: &str) {
+    pub(crate) fn press(&mut self, keys: &str) {
         let input = self.running.child().stdin.as_mut().unwrap();
         input.write_all(keys.as_bytes()).and_then(|()| input.flush()).unwrap();
     }
@@ -107,7 +107,7 @@ impl Top {
     }
 
     /// Waits for its end, and for everything it has sent.
-    fn end(mut self) -> (ExitStatus, Vec<u8>) {
+    pub(crate) fn end(mut self) -> (ExitStatus, Vec<u8>) {
         eventually("its end", || (!is_alive(self.pid)).then_some(()));
         let status = eventually("the end of the terminal", || self.running.child().try_wait().unwrap());
         eventually("the reader's end", || (Arc::strong_count(&self.seen) == 1).then_some(()));

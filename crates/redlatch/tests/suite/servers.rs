@@ -107,6 +107,23 @@ async fn unix_sockets_users_and_databases() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_near_its_memory_limit_is_named() {
+    let server = RedisServer::start().unwrap();
+    let client = Client::connect(&server.url()).await.unwrap();
+    // Empty, a server uses about a megabyte; nothing is refused before all of the limit is used.
+    let info: String = redis::from_redis_value(server.cmd(&["INFO", "memory"]).unwrap()).unwrap();
+    let used = info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
+    let limit = used.trim().parse::<u64>().unwrap() * 100 / 95;
+    server.cmd(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]).unwrap();
+    server.cmd(&["CONFIG", "SET", "maxmemory", &limit.to_string()]).unwrap();
+    let findings = client.diagnose().await.unwrap();
+    let memory = findings.iter().find(|finding| finding.subject == "memory");
+    let memory = memory.unwrap_or_else(|| panic!("{findings:?}"));
+    assert_eq!(memory.severity, redlatch::Severity::Problem);
+    assert!(memory.text.contains(&limit.to_string()) && memory.remedy.is_some(), "{memory:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_doctor_names_what_is_wrong() {
     let server = RedisServer::builder()
         .arg("maxmemory", "100mb")
@@ -120,6 +137,7 @@ async fn the_doctor_names_what_is_wrong() {
     };
     assert_eq!(of("eviction").severity, redlatch::Severity::Problem);
     assert!(of("eviction").remedy.unwrap().contains("noeviction"));
+    assert!(findings.iter().all(|finding| finding.subject != "memory"), "{findings:?}");
     assert_eq!(of("version").severity, redlatch::Severity::Good);
     assert_eq!(of("messages").severity, redlatch::Severity::Good);
     assert_eq!(of("lock").severity, redlatch::Severity::Good);

@@ -18,6 +18,9 @@ const CONNECTIONS_TRIED: usize = 4;
 /// A clock difference that is worth mentioning: Java's fair locks and permits put the client's clock into shared state.
 const CLOCK_DIFFERENCE_MS_MAX: u128 = 1_000;
 
+/// How much of its memory limit a server may use, in percent.
+const MEMORY_PERCENT_MAX: u64 = 90;
+
 impl Node {
     /// `alone`: the URL takes it for a server on its own.
     pub(super) async fn diagnose(self: std::sync::Arc<Self>, alone: bool) -> Result<Vec<Finding>, Fault> {
@@ -41,6 +44,7 @@ impl Node {
                 version(&info, &mut findings);
                 persistence(&info, &mut findings);
                 eviction(&info, &link, &mut findings).await;
+                findings.extend(memory(&info));
                 replication(&info, &mut findings);
                 membership(&info, alone, &mut findings);
             }
@@ -205,6 +209,20 @@ async fn eviction(info: &HashMap<String, String>, link: &Link, findings: &mut Ve
         ),
         None => Finding::new(Severity::Note, "eviction", "the eviction policy could not be read"),
     });
+}
+
+/// A memory that is nearly full. What happens then is the business of [`eviction`].
+fn memory(info: &HashMap<String, String>) -> Option<Finding> {
+    let number = |key| info.get(key)?.parse::<u64>().ok();
+    let (used, limit) = (number("used_memory")?, number("maxmemory").filter(|limit| *limit > 0)?);
+    let percent = used.saturating_mul(100) / limit;
+    let text = format!(
+        "{percent} % of the memory limit of {limit} bytes are in use; a full server takes no new lock"
+    );
+    (percent >= MEMORY_PERCENT_MAX).then(|| {
+        Finding::new(Severity::Problem, "memory", text)
+            .remedy("raise maxmemory, or keep locks on a server of their own")
+    })
 }
 
 fn replication(info: &HashMap<String, String>, findings: &mut Vec<Finding>) {

@@ -132,7 +132,7 @@ impl Counter {
         message: i64,
     ) -> Result<bool, Error> {
         let ttl_ms = ttl.map_or(Ok(0), lease_ms).map_err(|error| {
-            error.on(&self.name).remedy("give a time to live of 1 ms to 100 years, or none")
+            error.on(&self.name).remedy("give a time to live of 2 ms to 100 years, or none")
         })?;
         let reply = self
             .run(&scripts::COUNTER_SET, |call| self.with_channel(call.int(value).int(ttl_ms)).int(message))

@@ -214,7 +214,7 @@ impl Semaphore {
 
     /// Sets the number of permits (1 to 2,147,483,647) if none is set yet; `false` if one is.
     ///
-    /// With a `ttl` (1 ms to 100 years) the semaphore disappears after that time, also while permits of it are taken.
+    /// With a `ttl` (2 ms to 100 years) the semaphore disappears after that time, also while permits of it are taken.
     ///
     /// # Cancel safety
     ///

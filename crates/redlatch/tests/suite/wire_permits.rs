@@ -411,7 +411,8 @@ async fn permits_whose_ids_an_error_has_shown_are_given_back_as_ever() {
         );
         server.cmd(&["RENAME", "{p}:aside", "{p}:timeout"]).unwrap();
         let expected = if gone {
-            semaphore.release_all(&guard.ids()).await.unwrap();
+            let other = Client::connect(&server.url()).await.unwrap();
+            other.permit_semaphore("p").release_all(&guard.ids()).await.unwrap();
             Unlocked::AlreadyLost(redlatch::LossReason::Deleted)
         } else {
             Unlocked::Released
@@ -475,7 +476,8 @@ async fn what_is_over_is_not_prolonged() {
     server
         .cmd(&[b"ZADD".as_slice(), b"{p}:timeout", (now_ms() - 1).to_string().as_bytes(), &member])
         .unwrap();
-    assert!(!semaphore.update_lease(guard.id(), ms(60_000)).await.unwrap());
+    let other = Client::connect(&server.url()).await.unwrap();
+    assert!(!other.permit_semaphore("p").update_lease(guard.id(), ms(60_000)).await.unwrap());
     let error = guard.extend(ms(60_000)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
     assert_eq!(semaphore.available().await.unwrap(), 2);

@@ -57,7 +57,7 @@ impl<S: SetMarker> LockSet<S> {
         self.acquire().wait(Wait::AtMost(wait)).await
     }
 
-    /// Waits, and holds for at most `lease` (1 ms to 100 years), without renewal.
+    /// Waits, and holds for at most `lease` (2 ms to 100 years), without renewal.
     ///
     /// # Cancel safety
     ///

@@ -255,7 +255,7 @@ impl Guard {
         Ok(Guard::new(self.core.clone(), grant.lease, grant.lease_term, true))
     }
 
-    /// Makes the hold last at least `lease` from now (1 ms to 100 years); what is left of it is never shortened. A hold that
+    /// Makes the hold last at least `lease` from now (2 ms to 100 years); what is left of it is never shortened. A hold that
     /// is renewed keeps being renewed.
     ///
     /// # Cancel safety
@@ -334,7 +334,7 @@ impl Guard {
         }
     }
 
-    /// As [`detach`](Self::detach), and the hold lasts for exactly `time` (1 ms to 100 years) from now on, even if its lease would
+    /// As [`detach`](Self::detach), and the hold lasts for exactly `time` (2 ms to 100 years) from now on, even if its lease would
     /// have lasted longer; a renewal or a look that is under way just now may still arrive and set the whole lease once more. `false` if it was lost.
     /// Where the owner has entered more than once, the time is never shortened, because another process may count on it; nor for a write
     /// hold below the lease of a read hold that its owner has besides. For an owner that

@@ -17,7 +17,7 @@ pub enum Lease {
     Renewed,
     /// As [`Renewed`](Self::Renewed), with a lease of its own (150 ms to 100 years).
     RenewedEvery(Duration),
-    /// At most this long (1 ms to 100 years), never renewed.
+    /// At most this long (2 ms to 100 years), never renewed.
     Fixed(Duration),
 }
 

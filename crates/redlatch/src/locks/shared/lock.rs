@@ -139,7 +139,7 @@ impl<K: LockMarker> Lock<K> {
         self.acquire().wait(Wait::AtMost(wait)).await
     }
 
-    /// Waits for the lock and holds it for at most `lease` (1 ms to 100 years), without renewal.
+    /// Waits for the lock and holds it for at most `lease` (2 ms to 100 years), without renewal.
     ///
     /// # Cancel safety
     ///
@@ -278,7 +278,7 @@ impl<K: LockMarker> Lock<K> {
         Ok(guard.map(AnyGuard::from_guard))
     }
 
-    /// Makes an owner's hold last at least `lease` (1 ms to 100 years) from now; `false` if the owner does not hold
+    /// Makes an owner's hold last at least `lease` (2 ms to 100 years) from now; `false` if the owner does not hold
     /// the lock. What is left of its lease is never shortened.
     ///
     /// # Cancel safety

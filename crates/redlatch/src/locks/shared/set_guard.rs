@@ -108,7 +108,7 @@ impl<S: SetMarker> SetGuard<S> {
         self.0.protect(work).await
     }
 
-    /// Makes every member's hold last at least `lease` from now (1 ms to 100 years); what is left of one is never shortened.
+    /// Makes every member's hold last at least `lease` from now (2 ms to 100 years); what is left of one is never shortened.
     ///
     /// # Cancel safety
     ///

@@ -16,7 +16,7 @@ use crate::{
 /// Permits that are taken. Dropping it stops the renewal at once and gives them back in the background;
 /// [`release`](Self::release) gives them back and says what happened.
 ///
-/// Permits that were taken together are kept together: they are lost when one of them is, which happens when another task
+/// Permits that were taken together are kept together: they are lost when one of them is, which happens when another client
 /// [gives one back by its id](super::PermitSemaphore::release); the others come back when their lease ends. The guard may be sent
 /// to other tasks and threads and dropped anywhere, as a lock's [`Guard`].
 #[must_use = "dropping the guard gives the permits back at once"]
@@ -99,7 +99,7 @@ impl PermitGuard {
         self.hold.loss_token()
     }
 
-    /// Makes the permits last at least `lease` from now (1 ms to 100 years); what is left of them is never shortened. Permits that are
+    /// Makes the permits last at least `lease` from now (2 ms to 100 years); what is left of them is never shortened. Permits that are
     /// renewed keep being renewed.
     ///
     /// Permanent permits cannot be given an end here; use [`update_lease`](super::PermitSemaphore::update_lease).

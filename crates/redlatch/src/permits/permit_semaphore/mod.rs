@@ -6,7 +6,7 @@ mod ids;
 mod permanent;
 mod request;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 
 pub use guard::PermitGuard;
 pub use request::PermitRequest;
@@ -18,6 +18,7 @@ use crate::{
     keys::{KeyKind, Keys},
     name::LockName,
     permits::counter::{Counter, amount, item},
+    recipes::members,
     scripts::{self, Script},
     store::Call,
 };
@@ -156,8 +157,9 @@ impl PermitSemaphore {
 
     /// Gives back the permit with this id (32 hexadecimal digits), of any holder.
     ///
-    /// A guard that holds it is told at its next renewal. A permit whose lease has ended goes back as well, and is an error
-    /// all the same: its holder had lost it.
+    /// A guard of another client that holds it is told within moments where the server tells of changes, and at its next renewal otherwise, so both it and the
+    /// next holder may be valid until then. One of this client gives it back itself. A permit whose lease has ended goes back as well, and is an error all the
+    /// same: its holder had lost it.
     ///
     /// # Cancel safety
     ///
@@ -165,7 +167,8 @@ impl PermitSemaphore {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotOwner`] if no permit is taken under this id, or no longer; [`ErrorKind::InvalidOption`] for a text
+    /// [`ErrorKind::NotOwner`] if no permit is taken under this id, or no longer; [`ErrorKind::AlreadyHeld`] if this client has a guard of it, which
+    /// would not hear of it; [`ErrorKind::InvalidOption`] for a text
     /// that is no id; a server that is unreachable or refuses. The request is sent once; when its answer was lost
     /// ([`ErrorKind::Timeout`]) it may have happened, and giving back again is harmless.
     pub async fn release(&self, id: &str) -> Result<(), Error> {
@@ -183,6 +186,7 @@ impl PermitSemaphore {
     /// As [`release`](Self::release), naming the first id that is not taken; nothing was given back then but what is over.
     pub async fn release_all(&self, ids: &[impl AsRef<str>]) -> Result<(), Error> {
         let members = self.members(ids)?;
+        self.refuse_beside_a_guard(&members, "release or drop the guard, or detach it first")?;
         let reply = self
             .run(&scripts::PERMIT_GIVE, |call| {
                 self.counter.with_channel(call.bytes(&members)).constant("1").constant("1").constant("0")
@@ -198,10 +202,10 @@ impl PermitSemaphore {
             .remedy("it was given back, or its lease has ended"))
     }
 
-    /// Sets the lease of the permit with this id anew (1 ms to 100 years from now), of any holder; `false` if no permit
+    /// Sets the lease of the permit with this id anew (2 ms to 100 years from now), of any holder; `false` if no permit
     /// is taken under it, or no longer. A permanent permit gets an end that way.
     ///
-    /// A guard does not learn of a shorter lease; it renews as before, and sets its own time anew after an interruption.
+    /// A guard of another client does not learn of a shorter lease; it renews as before, and sets its own time anew after an interruption.
     ///
     /// # Cancel safety
     ///
@@ -209,12 +213,13 @@ impl PermitSemaphore {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidOption`] for a text that is no id or a lease out of range; a server that is unreachable or
-    /// refuses.
+    /// [`ErrorKind::InvalidOption`] for a text that is no id or a lease out of range; [`ErrorKind::AlreadyHeld`] if this client has a guard of
+    /// it, which can be [extended](PermitGuard::extend); a server that is unreachable or refuses.
     pub async fn update_lease(&self, id: &str, lease: Duration) -> Result<bool, Error> {
         let members = self.members(&[id])?;
         let lease_ms = lease_ms(lease).map_err(|error| error.on(self.name()))?;
         self.counter.ready()?;
+        self.refuse_beside_a_guard(&members, "extend the guard, or detach it first")?;
         let number = self.core.fresh_number();
         let call = Call::new(&scripts::PERMIT_RENEW).key(&self.keys.timeouts).request_number(number);
         let reply = self.core.run_checked(call.int(-lease_ms).bytes(&members), number, false).await;
@@ -314,8 +319,8 @@ impl PermitSemaphore {
         Ok(item(&self.change(change.into(), "add").await?, 2))
     }
 
-    /// Deletes all permits, free and taken; `false` if there were none. Holders are told at their next renewal; those who
-    /// wait get [`ErrorKind::NotInitialised`] at once.
+    /// Deletes all permits, free and taken; `false` if there were none. Guards of this client are over when it returns, those of others
+    /// are told within moments where the server tells of changes, and at their next renewal otherwise; those who wait get [`ErrorKind::NotInitialised`] at once.
     ///
     /// # Cancel safety
     ///
@@ -325,11 +330,14 @@ impl PermitSemaphore {
     ///
     /// A server that is unreachable or refuses; a key of another type, which is left alone.
     pub async fn delete(&self) -> Result<bool, Error> {
-        Ok(item(&self.run(&scripts::PERMIT_END, |call| self.counter.with_channel(call.int(0))).await?, 1)
-            == 1)
+        let reply = self.run(&scripts::PERMIT_END, |call| self.counter.with_channel(call.int(0))).await?;
+        for lease in self.core.lanes.find(&self.keys) {
+            self.core.recheck_now(lease).await;
+        }
+        Ok(item(&reply, 1) == 1)
     }
 
-    /// Has all permits, free and taken, deleted after this time (1 ms to 100 years); `false` if there are none.
+    /// Has all permits, free and taken, deleted after this time (2 ms to 100 years); `false` if there are none.
     ///
     /// # Cancel safety
     ///
@@ -340,7 +348,7 @@ impl PermitSemaphore {
     /// [`ErrorKind::InvalidOption`] for a time out of range; a server that is unreachable or refuses.
     pub async fn expire(&self, ttl: Duration) -> Result<bool, Error> {
         let ttl_ms = lease_ms(ttl)
-            .map_err(|error| error.on(self.name()).remedy("give a time to live of 1 ms to 100 years"))?;
+            .map_err(|error| error.on(self.name()).remedy("give a time to live of 2 ms to 100 years"))?;
         Ok(item(
             &self.run(&scripts::PERMIT_END, |call| self.counter.with_channel(call.int(ttl_ms))).await?,
             1,
@@ -349,6 +357,24 @@ impl PermitSemaphore {
 
     fn members(&self, ids: &[impl AsRef<str>]) -> Result<Arc<[u8]>, Error> {
         ids::read(ids.iter().map(AsRef::as_ref), self.name())
+    }
+
+    /// Refuses to act by their ids on permits that this client has a guard of: the guard would not hear of it, and say that it is valid. Ids are never
+    /// used again, so no guard comes to have them later.
+    fn refuse_beside_a_guard(&self, asked: &[u8], remedy: &'static str) -> Result<(), Error> {
+        let asked: HashSet<&[u8]> = asked.chunks_exact(ids::ID_BYTES).collect();
+        let leases = self.core.lanes.find(&self.keys);
+        let held = leases.iter().filter(|lease| lease.is_held()).find_map(|lease| {
+            let ids = ids::each(lease.owner.field());
+            ids.into_iter().find(|id| asked.contains(&*members(id))).map(str::to_owned)
+        });
+        match held {
+            None => Ok(()),
+            Some(id) => {
+                let text = format!("this client has a guard of the permit {id}");
+                Err(Error::new(ErrorKind::AlreadyHeld, text).on(self.name()).remedy(remedy))
+            }
+        }
     }
 
     async fn look(&self, id: impl FnOnce(Call) -> Call + Send) -> Result<Numbers, Error> {

@@ -289,6 +289,8 @@ contracts! {
         a_waiter_gets_a_permit_when_its_lease_runs_out,
         the_number_is_set_once_resized_and_changed,
         permits_are_given_back_by_id_all_or_none,
+        permits_that_a_guard_has_are_not_given_back_by_their_ids,
+        a_guard_is_over_when_its_client_has_deleted_the_permits,
         permits_that_ran_out_come_back_once_however_many_look,
         one_leased_permit_excludes,
         tasks_that_want_one_and_two_of_two_all_get_them,

@@ -117,6 +117,44 @@ pub(crate) async fn several_permits_are_taken_together_or_not_at_all(on: Fixture
     assert_eq!((four.ids().len(), counts(&ours).await), (4, (2, 4, 6)));
 }
 
+/// Their guard does not hear of it, and said for half a second that it was valid beside the next holder, or for a third of its lease where the server
+/// tells of no changes.
+pub(crate) async fn permits_that_a_guard_has_are_not_given_back_by_their_ids(on: Fixture) {
+    let (_client, ours) = semaphore(&on, 3).await;
+    let guard = take(&ours, 2, ms(60_000)).await;
+    let one = take(&ours, 1, ms(60_000)).await;
+    let ids = guard.ids();
+    let unknown_too = [UNKNOWN, &ids[1]];
+    for (id, outcome) in [
+        (&ids[1], ours.release(&ids[1]).await),
+        (&ids[0], ours.release_all(&[ids[0].to_uppercase()]).await),
+        (&ids[1], ours.release_all(&unknown_too).await),
+        (&ids[0], ours.update_lease(&ids[0], ms(50)).await.map(drop)),
+    ] {
+        let error = outcome.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyHeld, "{error}");
+        assert!(error.to_string().contains(id) && error.to_string().contains("guard"), "{error}");
+    }
+    assert!(guard.is_valid() && one.is_valid());
+    assert_eq!(counts(&ours).await, (0, 3, 3));
+    // Without a guard they are, and those of another guard stay.
+    let ids = guard.detach();
+    assert!(ours.update_lease(&ids[0], ms(60_000)).await.unwrap());
+    ours.release_all(&ids).await.unwrap();
+    assert_eq!((counts(&ours).await, one.is_valid()), ((2, 1, 3), true));
+    assert_eq!(one.release().await.unwrap(), Unlocked::Released);
+}
+
+/// It was valid beside those who took the new permits.
+pub(crate) async fn a_guard_is_over_when_its_client_has_deleted_the_permits(on: Fixture) {
+    let (_client, ours) = semaphore(&on, 1).await;
+    let guard = take(&ours, 1, ms(60_000)).await;
+    assert!(ours.delete().await.unwrap());
+    assert!(!guard.is_valid());
+    assert_eq!(told("the loss", guard.lost()).await, LossReason::Deleted);
+    assert!(!ours.delete().await.unwrap());
+}
+
 /// testUpdateLeaseTime, testGetLeaseTime.
 pub(crate) async fn leases_are_read_and_set_by_id(on: Fixture) {
     let (_client, ours) = semaphore(&on, 3).await;

@@ -26,6 +26,16 @@ pub(crate) fn quoted(name: &LockName) -> String {
     format!("\"{}\"", bytes(name.as_bytes()))
 }
 
+/// A name as a shell reads it, for commands to copy; nothing for one with bytes that act on a terminal.
+pub(crate) fn shell_word(name: &LockName) -> Option<String> {
+    let text = name.as_str().filter(|text| !text.chars().any(acts_on_terminal))?;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/@%+,=".contains(c);
+    if text.chars().all(is_plain) && !text.starts_with('-') {
+        return Some(text.to_owned());
+    }
+    Some(format!("-- '{}'", text.replace('\'', "'\\''")))
+}
+
 /// Characters that act on a terminal, end a line, or are invisible and change how the others read.
 pub(crate) fn acts_on_terminal(c: char) -> bool {
     c.is_control() || INVISIBLE.iter().any(|range| range.contains(&(c as u32)))
@@ -67,6 +77,21 @@ impl fmt::Display for Escaped<'_> {
         }
         Ok(())
     }
+}
+
+/// The value of a label in Prometheus' text format: what the format gives a meaning is escaped, and nothing in it acts on a terminal.
+pub(crate) fn label(value: &str) -> String {
+    let mut label = String::new();
+    for c in value.chars() {
+        match c {
+            '\\' => label.push_str("\\\\"),
+            '"' => label.push_str("\\\""),
+            '\n' => label.push_str("\\n"),
+            c if acts_on_terminal(c) || TAGS.contains(&(c as u32)) => label.push('\u{fffd}'),
+            c => label.push(c),
+        }
+    }
+    label
 }
 
 /// JSON escapes control characters below the space already; this adds `DEL`, those beyond ASCII and the invisible ones, which may only stand
@@ -118,6 +143,11 @@ mod tests {
         );
         assert_eq!(bytes(b"a\xff\xfeb").to_string(), "a\\xff\\xfeb");
         assert_eq!(text("ä-中 order:42 \"q\"").to_string(), "ä-中 order:42 \"q\"");
+    }
+
+    #[test]
+    fn labels_stay_one_line_of_their_format() {
+        assert_eq!(label("a\"b\\c\nd\u{7}\u{202e}"), "a\\\"b\\\\c\\nd\u{fffd}\u{fffd}");
     }
 
     #[test]

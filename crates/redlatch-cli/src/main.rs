@@ -14,6 +14,7 @@ mod output;
 mod own_program;
 mod recovery;
 mod run;
+mod serve;
 mod signals;
 mod snapshot;
 mod store;

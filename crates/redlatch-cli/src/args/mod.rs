@@ -1,6 +1,6 @@
 //! The command line: every verb, and the options that all of them share.
 
-use std::{ffi::OsString, path::PathBuf, time::Duration};
+use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, ValueHint};
 
@@ -148,6 +148,13 @@ pub(crate) enum Verb {
     Why(WhyArgs),
     /// Watch locks, waits and clients on a whole terminal; `?` lists the keys.
     Top(TopArgs),
+    /// Serve locks, waits and clients as web pages and as metrics for Prometheus. They change nothing.
+    #[command(
+        after_help = "Every page but /healthz asks for a token: as the password of any user, or as a bearer token. Without --token-file, \
+                            serve makes one and tells it on the terminal. There is no TLS: on other addresses than loopback, put a proxy \
+                            with TLS before it."
+    )]
+    Serve(ServeArgs),
     /// Take a lock or a permit away from its holder.
     ForceUnlock(ForceUnlockArgs),
     /// Check the server's settings and the account's rights.
@@ -370,6 +377,31 @@ pub(crate) struct TopArgs {
     /// Tell a holder that loses its lock this name [default: user and machine].
     #[arg(long, value_name = "TEXT")]
     pub(crate) by: Option<String>,
+}
+
+/// `redlatch serve`.
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// Show only names that match this pattern of `*`, `?` and `[abc]`.
+    pub(crate) glob: Option<String>,
+    /// Listen on this address; port 0 is any free port.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7117")]
+    pub(crate) listen: SocketAddr,
+    /// Read the token that every request has to know from this file.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) token_file: Option<PathBuf>,
+    /// Show only these kinds, separated by commas.
+    #[arg(long, value_name = "KIND", value_parser = kind::listed(), value_delimiter = ',', conflicts_with = "all")]
+    pub(crate) kind: Vec<redlatch::LockKind>,
+    /// Show every kind, bare numbers included.
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Look at the server at most once in each TIME, however many pages are open.
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = durations::parse_positive)]
+    pub(crate) interval: Duration,
+    /// Show at most this many names.
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = numbers::within::<u32>(1..=100_000))]
+    pub(crate) limit: u32,
 }
 
 /// `redlatch force-unlock`.

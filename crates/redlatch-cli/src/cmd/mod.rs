@@ -32,6 +32,7 @@ mod rate;
 mod renew;
 mod run;
 mod sem;
+mod serve;
 mod show;
 mod top;
 mod unlock;
@@ -73,6 +74,7 @@ pub(crate) fn dispatch(cli: Cli, talk: Talk) -> Result<u8, Failure> {
         Verb::Ls(args) => ls::ls(&args, &context),
         Verb::Show(args) => show::show(args, &context),
         Verb::Why(args) => why::why(args, &context),
+        Verb::Serve(args) => serve::serve(&args, &context),
         Verb::Top(args) => top::top(&args, &context),
         Verb::ForceUnlock(args) => force_unlock::force_unlock(args, &context),
         Verb::Acl(args) => acl::acl(&args, &context),

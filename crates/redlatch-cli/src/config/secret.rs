@@ -19,6 +19,20 @@ const TYPED_BYTES_MAX: u64 = 64 * 1024;
 pub(crate) struct Secret(pub(super) String);
 
 impl Secret {
+    /// One that was made here.
+    pub(crate) fn of(text: String) -> Self {
+        Secret(text)
+    }
+
+    /// The token in a file.
+    ///
+    /// # Errors
+    ///
+    /// Configuration, for a file that cannot be read or is empty.
+    pub(crate) fn token_file(path: &Path) -> Result<Self, Failure> {
+        read_file(path, "token")
+    }
+
     /// The password itself, for the connection only.
     pub(crate) fn reveal(&self) -> &str {
         &self.0
@@ -37,12 +51,17 @@ pub(super) fn unread() -> Secret {
 }
 
 pub(super) fn from_file(path: &str) -> Result<Secret, Failure> {
-    let shown = escape::text(path);
-    let text = read_bounded(Path::new(path))
-        .map_err(|error| Failure::config(format!("cannot read the password file {shown}: {error}")))?;
+    read_file(Path::new(path), "password")
+}
+
+/// Reads what a file of this sort has in its only line.
+fn read_file(path: &Path, what: &str) -> Result<Secret, Failure> {
+    let shown = escape::bytes(path.as_os_str().as_encoded_bytes());
+    let text = read_bounded(path)
+        .map_err(|error| Failure::config(format!("cannot read the {what} file {shown}: {error}")))?;
     match text.trim_end_matches(['\r', '\n']) {
-        "" => Err(Failure::config(format!("the password file {shown} is empty"))),
-        password => Ok(Secret(password.to_owned())),
+        "" => Err(Failure::config(format!("the {what} file {shown} is empty"))),
+        secret => Ok(Secret(secret.to_owned())),
     }
 }
 

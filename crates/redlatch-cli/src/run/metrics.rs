@@ -61,7 +61,7 @@ fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
 /// The text format. The label is the class of the names, so that a name with a date in it makes no new series each day.
 fn text(report: &Report, now: SystemTime) -> String {
     let classes: Vec<String> = report.names.iter().map(|name| Classes::template(name)).collect();
-    let labels = format!("lock=\"{}\",kind=\"{}\"", escaped(&classes.join(",")), report.kind);
+    let labels = format!("lock=\"{}\",kind=\"{}\"", escape::label(&classes.join(",")), report.kind);
     let seconds = |ms: u64| ms as f64 / 1_000.0;
     let ended = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let mut text = String::new();
@@ -88,21 +88,6 @@ fn text(report: &Report, now: SystemTime) -> String {
     text
 }
 
-/// A label's value: what the format gives a meaning is escaped, and control characters are left to nobody's terminal.
-fn escaped(value: &str) -> String {
-    let mut escaped = String::new();
-    for c in value.chars() {
-        match c {
-            '\\' => escaped.push_str("\\\\"),
-            '"' => escaped.push_str("\\\""),
-            '\n' => escaped.push_str("\\n"),
-            c if c.is_control() => escaped.push('\u{fffd}'),
-            c => escaped.push(c),
-        }
-    }
-    escaped
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -121,7 +106,6 @@ mod tests {
                      # TYPE redlatch_run_end_timestamp_seconds gauge\n\
                      redlatch_run_end_timestamp_seconds{lock=\"*:*\",kind=\"lock\"} 1.5\n";
         assert!(text.starts_with(first), "{text}");
-        assert_eq!(escaped("a\"b\\c\nd\u{7}"), "a\\\"b\\\\c\\nd\u{fffd}");
         assert!(!text.contains("hold_seconds"), "nothing was held: {text}");
     }
 }

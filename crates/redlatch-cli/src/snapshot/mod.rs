@@ -4,6 +4,7 @@ pub(crate) mod alarms;
 pub(crate) mod blocking;
 pub(crate) mod detail;
 pub(crate) mod lock_row;
+pub(crate) mod order;
 
 use redlatch::{Client, ClientRecord, LockKind, LockState, Why};
 

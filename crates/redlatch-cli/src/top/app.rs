@@ -1,9 +1,6 @@
 //! What `top` shows and what a key does to it, as plain values: without a terminal, a server or a clock.
 
-use std::{
-    cmp::{Ordering, Reverse},
-    time::Duration,
-};
+use std::time::Duration;
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use redlatch::{ClientRecord, LockName};
@@ -17,6 +14,7 @@ use crate::snapshot::{
     alarms::{Alarm, alarms},
     blocking::{self, Line},
     lock_row::LockRow,
+    order::{self, Sort},
 };
 
 /// How far a key for a page goes.
@@ -37,49 +35,6 @@ pub(super) enum View {
     Detail(LockName),
     /// The keys.
     Help,
-}
-
-/// By what the names are sorted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sort {
-    /// Those with the most waiters first.
-    Waiters,
-    /// Those that have been held for longest first.
-    Held,
-    /// Those that end first.
-    Ttl,
-    /// By name.
-    Name,
-}
-
-impl Sort {
-    pub(super) fn word(self) -> &'static str {
-        match self {
-            Sort::Waiters => "waiters",
-            Sort::Held => "held for",
-            Sort::Ttl => "lease",
-            Sort::Name => "name",
-        }
-    }
-
-    fn next(self) -> Self {
-        match self {
-            Sort::Waiters => Sort::Held,
-            Sort::Held => Sort::Ttl,
-            Sort::Ttl => Sort::Name,
-            Sort::Name => Sort::Waiters,
-        }
-    }
-
-    fn compare(self, a: &LockRow, b: &LockRow) -> Ordering {
-        let first = match self {
-            Sort::Waiters => Reverse(a.waiting()).cmp(&Reverse(b.waiting())),
-            Sort::Held => Reverse(a.held_ms()).cmp(&Reverse(b.held_ms())),
-            Sort::Ttl => a.ends_in_ms().cmp(&b.ends_in_ms()),
-            Sort::Name => Ordering::Equal,
-        };
-        first.then_with(|| a.key.cmp(&b.key))
-    }
 }
 
 /// What the terminal or the server has to do after a key.
@@ -164,12 +119,7 @@ impl App {
     /// The names that are shown, in their order.
     pub(super) fn rows(&self) -> Vec<&LockRow> {
         let Some(snapshot) = &self.snapshot else { return Vec::new() };
-        let mut rows: Vec<&LockRow> = snapshot.rows.iter().filter(|row| row.contains(&self.filter)).collect();
-        rows.sort_by(|a, b| self.sort.compare(a, b));
-        if self.is_reversed {
-            rows.reverse();
-        }
-        rows
+        order::shown(&snapshot.rows, &self.filter, self.sort, self.is_reversed)
     }
 
     /// Which of these is selected: the first one if what was selected is gone.

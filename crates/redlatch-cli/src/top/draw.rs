@@ -309,7 +309,7 @@ fn detail(frame: &mut Frame<'_>, app: &App, name: &LockName, area: Rect, palette
         let told = format!("{} since {}", who::with_reason(&waits.client), human(waits.told.lasts));
         text.line(if at == 0 { "waiting" } else { "" }, &told);
     }
-    let word = shell_word(name);
+    let word = escape::shell_word(name).unwrap_or_else(|| "NAME".into());
     text.line("", "");
     text.line("shell", &format!("redlatch show {word}"));
     text.line("", &format!("redlatch why {word}"));
@@ -360,21 +360,6 @@ fn parts(text: &str, width: usize) -> Vec<String> {
         parts.last_mut().expect("there is one from the beginning").push(c);
     }
     parts
-}
-
-/// The name as a shell reads it. One with bytes that act on a terminal is shown and not offered.
-fn shell_word(name: &LockName) -> String {
-    match name.as_str() {
-        Some(text) if !text.chars().any(escape::acts_on_terminal) => {
-            let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/@%+,=".contains(c);
-            if text.chars().all(is_plain) && !text.starts_with('-') {
-                text.to_owned()
-            } else {
-                format!("-- '{}'", text.replace('\'', "'\\''"))
-            }
-        }
-        _ => "NAME".into(),
-    }
 }
 
 fn help(frame: &mut Frame<'_>, area: Rect, palette: Palette) {

@@ -8,10 +8,10 @@ use ratatui::{
 use redlatch::{Client, Guard};
 
 use super::{
-    app::{App, Deed, Sort, View},
+    app::{App, Deed, View},
     draw::{self, Palette},
 };
-use crate::snapshot::{Scope, Snapshot};
+use crate::snapshot::{Scope, Snapshot, order::Sort};
 
 /// Names that are held, and what is seen of them.
 async fn held(names: &[&str]) -> (Client, Vec<Guard>, App) {

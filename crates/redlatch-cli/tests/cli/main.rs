@@ -35,6 +35,7 @@ mod rate;
 mod run;
 mod run_metrics;
 mod sem;
+mod serve;
 mod signals;
 mod support;
 mod suspended;

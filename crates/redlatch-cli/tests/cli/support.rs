@@ -201,6 +201,11 @@ impl Running {
         Running(Some(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()))
     }
 
+    /// A process whose output goes elsewhere.
+    pub(crate) fn of(child: Child) -> Self {
+        Running(Some(child))
+    }
+
     pub(crate) fn child(&mut self) -> &mut Child {
         self.0.as_mut().unwrap()
     }

@@ -1,0 +1,221 @@
+//! `redlatch serve`: the locks as pages, for a browser and for Prometheus. It changes nothing.
+
+mod access;
+mod bounded;
+mod looks;
+mod metrics;
+mod pages;
+
+use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+
+use axum::{
+    Router,
+    extract::{Query, Request, State},
+    http::{HeaderName, HeaderValue, StatusCode, header},
+    middleware::{self, Next},
+    response::{
+        Html, IntoResponse, Response,
+        sse::{Event, KeepAlive, Sse},
+    },
+    routing::get,
+};
+use futures_util::stream;
+use redlatch::{Client, LockName, observe::Classes};
+use serde::Deserialize;
+use tokio::{net::TcpListener, sync::Semaphore};
+
+use self::{
+    access::{Token, USER},
+    bounded::Bounded,
+    looks::Looks,
+    pages::{Choice, Frame},
+};
+use crate::{
+    config::Secret,
+    exit::{self, Failure},
+    snapshot::{Scope, order::Sort},
+    talk::Talk,
+};
+
+/// How many pages are kept up to date at once.
+const LISTENERS_MAX: usize = 64;
+
+/// What `serve` is told.
+pub(crate) struct Options {
+    /// Where the locks are. Safe to print.
+    pub(crate) place: String,
+    pub(crate) scope: Scope,
+    /// How old what is shown may be.
+    pub(crate) interval: Duration,
+    /// The lease of locks of which nobody says otherwise.
+    pub(crate) lease: Duration,
+    pub(crate) listen: SocketAddr,
+    /// What a request has to know; one is made and told if there is none.
+    pub(crate) token: Option<Secret>,
+}
+
+/// What every request needs.
+struct Shared {
+    looks: Looks,
+    place: String,
+    token: Token,
+    classes: Classes,
+    listeners: Arc<Semaphore>,
+}
+
+type Served = State<Arc<Shared>>;
+
+/// Serves the pages until a signal ends it.
+///
+/// # Errors
+///
+/// Unreachable, when it cannot listen there. A server that fails is shown on the pages.
+pub(crate) async fn run(client: &Client, options: Options, talk: &Talk) -> Result<u8, Failure> {
+    let is_told = options.token.is_none();
+    let token = options.token.map_or_else(Token::new, |secret| Ok(Token::of(secret)))?;
+    let cannot =
+        |error| Failure::new(exit::UNAVAILABLE, format!("cannot listen on {}: {error}", options.listen));
+    let listener = TcpListener::bind(options.listen).await.map_err(cannot)?;
+    let address = listener.local_addr().map_err(cannot)?;
+    if !address.ip().is_loopback() {
+        talk.say("whoever is on the way can read the token, because there is no TLS; put a proxy with TLS before it");
+    }
+    if is_told {
+        talk.say(format_args!("http://{USER}:{}@{address}/", token.reveal()));
+    } else {
+        talk.say(format_args!("http://{address}/"));
+    }
+    let shared = Shared {
+        looks: Looks::new(client.clone(), options.scope, options.interval, options.lease),
+        place: options.place,
+        token,
+        classes: Classes::default(),
+        listeners: Arc::new(Semaphore::new(LISTENERS_MAX)),
+    };
+    // A signal ends it as it ends any program: nothing is held here.
+    axum::serve(Bounded::new(listener), router(Arc::new(shared))).await.map_err(cannot)?;
+    Ok(exit::OK)
+}
+
+fn router(shared: Arc<Shared>) -> Router {
+    let closed = Router::new()
+        .route("/", get(locks))
+        .route("/blocking", get(blocking))
+        .route("/clients", get(clients))
+        .route("/alarms", get(alarms))
+        .route("/lock", get(lock))
+        .route("/events", get(events))
+        .route("/metrics", get(metrics_page))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&shared), only_with_token));
+    let css = "text/css; charset=utf-8";
+    let script = "text/javascript; charset=utf-8";
+    closed
+        .route("/healthz", get(health))
+        .route("/style.css", get(async move || ([(header::CONTENT_TYPE, css)], include_str!("style.css"))))
+        .route("/live.js", get(async move || ([(header::CONTENT_TYPE, script)], include_str!("live.js"))))
+        .layer(middleware::map_response(safe_headers))
+        .with_state(shared)
+}
+
+/// Lets requests in that know the token.
+async fn only_with_token(State(shared): Served, request: Request, next: Next) -> Response {
+    if shared.token.allows(request.headers()) {
+        return next.run(request).await;
+    }
+    let ask = [(header::WWW_AUTHENTICATE, "Basic realm=\"redlatch\", charset=\"UTF-8\"")];
+    (StatusCode::UNAUTHORIZED, ask, "the token is missing or wrong\n").into_response()
+}
+
+/// Nothing from elsewhere is loaded, nobody frames a page, and nothing of it is kept.
+async fn safe_headers(mut response: Response) -> Response {
+    const HEADERS: [(HeaderName, &str); 6] = [
+        (
+            header::CONTENT_SECURITY_POLICY,
+            "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'self'; \
+             frame-ancestors 'none'",
+        ),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CACHE_CONTROL, "no-store"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+        (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    ];
+    for (name, value) in HEADERS {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+/// What the form of the first page sends. What is not understood is as if it had not been sent.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Asked {
+    q: String,
+    sort: String,
+    reversed: String,
+}
+
+async fn locks(State(shared): Served, Query(asked): Query<Asked>) -> Html<String> {
+    let sort = Sort::ALL.into_iter().find(|sort| sort.word() == asked.sort).unwrap_or(Sort::Waiters);
+    let choice = Choice { filter: asked.q, sort, is_reversed: asked.reversed == "1" };
+    page(&shared, |frame| frame.locks(&choice)).await
+}
+
+async fn blocking(State(shared): Served) -> Html<String> {
+    page(&shared, |frame| frame.blocking()).await
+}
+
+async fn clients(State(shared): Served) -> Html<String> {
+    page(&shared, |frame| frame.clients()).await
+}
+
+async fn alarms(State(shared): Served) -> Html<String> {
+    page(&shared, |frame| frame.alarms()).await
+}
+
+/// Which name a page is about, in hexadecimal.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct OneName {
+    hex: String,
+}
+
+async fn lock(State(shared): Served, Query(asked): Query<OneName>) -> Response {
+    let name = pages::of_hex(&asked.hex).and_then(|bytes| LockName::new(bytes).ok());
+    match name {
+        Some(name) => page(&shared, |frame| frame.lock(&name)).await.into_response(),
+        None => (StatusCode::BAD_REQUEST, "hex is not the name of a lock\n").into_response(),
+    }
+}
+
+async fn page(shared: &Shared, draw: impl FnOnce(&Frame<'_>) -> maud::Markup) -> Html<String> {
+    let known = shared.looks.known().await;
+    Html(draw(&Frame { place: &shared.place, known: &known }).into_string())
+}
+
+async fn metrics_page(State(shared): Served) -> impl IntoResponse {
+    let known = shared.looks.known().await;
+    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], metrics::text(&known, &shared.classes))
+}
+
+/// Whether the server can be asked, for those who watch over this process. Says nothing else to those without the token.
+async fn health(State(shared): Served) -> (StatusCode, &'static str) {
+    match shared.looks.known().await.trouble {
+        None => (StatusCode::OK, "ok\n"),
+        Some(_) => (StatusCode::SERVICE_UNAVAILABLE, "the server cannot be asked\n"),
+    }
+}
+
+/// Says so whenever the server may have been looked at again.
+async fn events(State(shared): Served) -> Response {
+    let Ok(place) = Arc::clone(&shared.listeners).try_acquire_owned() else {
+        let text = "too many pages are kept up to date; reload by hand\n";
+        return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
+    };
+    let interval = shared.looks.interval;
+    let looks = stream::unfold(place, move |place| async move {
+        tokio::time::sleep(interval).await;
+        Some((Ok::<Event, Infallible>(Event::default().event("look").data("")), place))
+    });
+    Sse::new(looks).keep_alive(KeepAlive::default()).into_response()
+}

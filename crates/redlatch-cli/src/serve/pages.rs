@@ -1,4 +1,4 @@
-//! The pages, as HTML. Whatever came from the server goes through [`escape`](crate::escape), so that no name reverses a line or hides a character, and
+//! The pages, as HTML. Whatever came from the server goes through `escape`, so that no name reverses a line or hides a character, and
 //! through the templates, which escape what HTML gives a meaning.
 
 use std::time::Duration;

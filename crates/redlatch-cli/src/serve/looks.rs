@@ -43,7 +43,7 @@ impl Known {
     }
 }
 
-/// Looks when somebody asks, at most once in an interval.
+/// Looks when a page is asked for, at most once in an interval.
 #[derive(Debug)]
 pub(super) struct Looks {
     client: Client,

@@ -78,7 +78,7 @@ pub(crate) async fn run(client: &Client, options: Options, talk: &Talk) -> Resul
     let listener = TcpListener::bind(options.listen).await.map_err(cannot)?;
     let address = listener.local_addr().map_err(cannot)?;
     if !address.ip().is_loopback() {
-        talk.say("whoever is on the way can read the token, because there is no TLS; put a proxy with TLS before it");
+        talk.say("the token goes over the network unencrypted; put a proxy with TLS before it");
     }
     if is_told {
         talk.say(format_args!("http://{USER}:{}@{address}/", token.reveal()));

@@ -17,7 +17,7 @@ const WAITERS_MAX: usize = 1_000;
 /// Something that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Alarm {
-    /// How bad it is: a problem needs somebody, a note may be as it is meant to be.
+    /// How bad it is: a problem needs a person, a note may be as it is meant to be.
     pub(crate) severity: Severity,
     /// What it is about in a word or two, as the checks of `doctor`.
     pub(crate) subject: &'static str,

@@ -1,4 +1,4 @@
-//! Who waits for whom, as trees: at the root a name whose holder waits for nothing, below it those who wait for it and what they hold up in turn.
+//! Waits as trees: at the root a name whose holder waits for nothing, below it those who wait for it and what they hold up in turn.
 
 use std::collections::{HashMap, HashSet};
 

@@ -226,7 +226,7 @@ impl LockRow {
         self.holders.iter().filter_map(|holder| holder.held_ms).max()
     }
 
-    /// Those from whom the hold can be taken: owners, or permits.
+    /// Those that a hold can be taken from: owners, or permits.
     pub(crate) fn takeable(&self) -> Vec<(String, String)> {
         let holders = self.holders.iter().map(|holder| (holder.owner.clone(), holder.told.clone()));
         holders.chain(self.permits.iter().map(|permit| (permit.id.clone(), String::new()))).collect()

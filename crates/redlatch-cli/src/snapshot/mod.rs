@@ -32,7 +32,7 @@ pub(crate) struct Snapshot {
     pub(crate) rows: Vec<LockRow>,
     /// The clients that tell of themselves.
     pub(crate) clients: Vec<ClientRecord>,
-    /// Who waits for whom.
+    /// Holders, waiters, and circles of waits.
     pub(crate) why: Why,
     /// There are more names than were looked at.
     pub(crate) is_cut: bool,

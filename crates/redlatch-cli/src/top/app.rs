@@ -25,7 +25,7 @@ const PAGE: isize = 10;
 pub(super) enum View {
     /// All names.
     Locks,
-    /// Who waits for whom.
+    /// The trees of waits.
     Blocking,
     /// Who the clients are.
     Clients,

@@ -25,7 +25,7 @@ use crate::{
 };
 
 const KEYS: &[(&str, &str)] = &[
-    ("1, 2, 3, 4, Tab", "locks, who waits for whom, clients, what is wrong"),
+    ("1, 2, 3, 4, Tab", "locks, trees of waits, clients, what is wrong"),
     ("↑ ↓ PgUp PgDn", "move (also k, j, g, G)"),
     ("Enter", "everything about the selected name"),
     ("/", "show only what contains a text; Esc shows all again"),

@@ -461,7 +461,7 @@ impl Model for ReadWrite {
                 return Err(format!("a reader needs {} ms of {}", sides.longest(at), sides.ttl()));
             }
             if sides.is_writing && sides.writes[at] == 0 && sides.reads[at] > 0 {
-                return Err("somebody reads beside another writer".to_owned());
+                return Err("a reader beside another writer".to_owned());
             }
         }
         if sides.left > Some(LEASE_MS) {

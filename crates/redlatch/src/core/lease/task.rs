@@ -1,4 +1,4 @@
-//! Which task was granted a lease, for those who ask who waits for whom.
+//! Which task was granted a lease, for those who ask what a holder waits for.
 
 use super::HeldLease;
 

@@ -337,7 +337,8 @@ impl PermitSemaphore {
         Ok(item(&reply, 1) == 1)
     }
 
-    /// Has all permits, free and taken, deleted after this time (2 ms to 100 years); `false` if there are none.
+    /// Has all permits, free and taken, deleted after this time (2 ms to 100 years); `false` if there are none. The deadlines of guards do not
+    /// know of it: they are told when it has happened, as after a [`delete`](Self::delete) by another client.
     ///
     /// # Cancel safety
     ///

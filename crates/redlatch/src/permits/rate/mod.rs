@@ -116,7 +116,8 @@ impl RateLimiter {
     /// set a rate.
     ///
     /// A change between shared and for each client forgets what was taken. With a rate for each client, the others' counts
-    /// follow a higher rate only after an interval without requests.
+    /// follow a higher rate only after an interval without requests, and a lower one only when more than the new rate comes free at once: until
+    /// then another client that asks steadily goes on at the old rate.
     ///
     /// # Cancel safety
     ///

@@ -1,6 +1,6 @@
 //! The command line: every verb, and the options that all of them share.
 
-use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, ValueHint};
 
@@ -8,6 +8,7 @@ pub(crate) mod acl;
 pub(crate) mod engine;
 pub(crate) mod kind;
 pub(crate) mod latch;
+pub(crate) mod looking;
 pub(crate) mod numbers;
 pub(crate) mod rate;
 pub(crate) mod run;
@@ -136,25 +137,25 @@ pub(crate) enum Verb {
                             Semaphores and latches are bare numbers on the server, like any other counter. ls lists numbers only with \
                             --all or --kind counter."
     )]
-    Ls(LsArgs),
+    Ls(looking::LsArgs),
     /// Show one lock, semaphore, latch or rate limiter.
     ///
     /// An unused name is shown as free, with exit code 0.
-    Show(ShowArgs),
+    Show(looking::ShowArgs),
     /// Show what holds a name up: its holder, what that one waits for, and circles of waits.
     ///
     /// Who holds is what the server says. Who the holder is, for how long it has held and what it waits for is what its client told in the last half
     /// minute. Clients of Redisson tell nothing.
-    Why(WhyArgs),
+    Why(looking::WhyArgs),
     /// Watch locks, waits and clients on a whole terminal; `?` lists the keys.
-    Top(TopArgs),
+    Top(looking::TopArgs),
     /// Serve locks, waits and clients as web pages and as metrics for Prometheus. They change nothing.
     #[command(
         after_help = "Every page but /healthz asks for a token: as the password of any user, or as a bearer token. Without --token-file, \
                             serve makes one and tells it on the terminal. There is no TLS: on other addresses than loopback, put a proxy \
                             with TLS before it."
     )]
-    Serve(ServeArgs),
+    Serve(looking::ServeArgs),
     /// Take a lock or a permit away from its holder.
     ForceUnlock(ForceUnlockArgs),
     /// Check the server's settings and the account's rights.
@@ -313,95 +314,6 @@ pub(crate) struct RenewArgs {
     /// Let the lease end this long from now. A lock keeps a longer lease. A permit gets exactly this one.
     #[arg(long, value_name = "TIME", value_parser = durations::parse_positive)]
     pub(crate) lease: Duration,
-}
-
-/// `redlatch ls`.
-#[derive(Debug, Args)]
-pub(crate) struct LsArgs {
-    /// List only names that match this pattern of `*`, `?` and `[abc]`.
-    pub(crate) glob: Option<String>,
-    /// List only these kinds, separated by commas.
-    #[arg(long, value_name = "KIND", value_parser = kind::listed(), value_delimiter = ',', conflicts_with = "all")]
-    pub(crate) kind: Vec<redlatch::LockKind>,
-    /// List every kind, bare numbers included.
-    #[arg(long)]
-    pub(crate) all: bool,
-    /// List again after each TIME until interrupted [default: 2s].
-    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "2s", value_parser = durations::parse_positive)]
-    pub(crate) watch: Option<Duration>,
-    /// List at most this many names.
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = numbers::within::<u32>(1..=100_000))]
-    pub(crate) limit: u32,
-    /// Output.
-    #[command(flatten)]
-    pub(crate) output: Output,
-}
-
-/// `redlatch show`.
-#[derive(Debug, Args)]
-pub(crate) struct ShowArgs {
-    /// The lock.
-    pub(crate) name: OsString,
-    /// Output.
-    #[command(flatten)]
-    pub(crate) output: Output,
-}
-
-/// `redlatch why`.
-#[derive(Debug, Args)]
-pub(crate) struct WhyArgs {
-    /// The lock.
-    pub(crate) name: OsString,
-    /// Output.
-    #[command(flatten)]
-    pub(crate) output: Output,
-}
-
-/// `redlatch top`.
-#[derive(Debug, Args)]
-pub(crate) struct TopArgs {
-    /// Show only names that match this pattern of `*`, `?` and `[abc]`.
-    pub(crate) glob: Option<String>,
-    /// Show only these kinds, separated by commas.
-    #[arg(long, value_name = "KIND", value_parser = kind::listed(), value_delimiter = ',', conflicts_with = "all")]
-    pub(crate) kind: Vec<redlatch::LockKind>,
-    /// Show every kind, bare numbers included.
-    #[arg(long)]
-    pub(crate) all: bool,
-    /// Look at the server again after each TIME.
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = durations::parse_positive)]
-    pub(crate) interval: Duration,
-    /// Show at most this many names.
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = numbers::within::<u32>(1..=100_000))]
-    pub(crate) limit: u32,
-    /// Tell a holder that loses its lock this name [default: user and machine].
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) by: Option<String>,
-}
-
-/// `redlatch serve`.
-#[derive(Debug, Args)]
-pub(crate) struct ServeArgs {
-    /// Show only names that match this pattern of `*`, `?` and `[abc]`.
-    pub(crate) glob: Option<String>,
-    /// Listen on this address; port 0 is any free port.
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7117")]
-    pub(crate) listen: SocketAddr,
-    /// Read the token that every request has to know from this file.
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) token_file: Option<PathBuf>,
-    /// Show only these kinds, separated by commas.
-    #[arg(long, value_name = "KIND", value_parser = kind::listed(), value_delimiter = ',', conflicts_with = "all")]
-    pub(crate) kind: Vec<redlatch::LockKind>,
-    /// Show every kind, bare numbers included.
-    #[arg(long)]
-    pub(crate) all: bool,
-    /// Look at the server at most once in each TIME, however many pages are open.
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = durations::parse_positive)]
-    pub(crate) interval: Duration,
-    /// Show at most this many names.
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = numbers::within::<u32>(1..=100_000))]
-    pub(crate) limit: u32,
 }
 
 /// `redlatch force-unlock`.

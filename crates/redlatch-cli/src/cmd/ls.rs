@@ -2,37 +2,33 @@
 
 use std::io::{IsTerminal, stdout};
 
-use redlatch::LockKind;
-
-use super::Context;
+use super::{Context, scope};
 use crate::{
-    args::LsArgs,
+    args::looking::LsArgs,
     exit::{self, Failure},
     output,
     recovery::Recovery,
-    snapshot::{Scope, Snapshot},
+    snapshot::Snapshot,
     store,
 };
 
 pub(super) fn ls(args: &LsArgs, context: &Context) -> Result<u8, Failure> {
     let settings = context.settings()?;
-    let limit = usize::try_from(args.limit).unwrap_or(usize::MAX);
     if let Some(recovery) = Recovery::behind(&settings) {
         context.talk.say(recovery);
     }
-    let kinds = if args.all { LockKind::LISTED.to_vec() } else { args.kind.clone() };
-    let scope = Scope { kinds, glob: args.glob.clone(), limit };
+    let looked_at = scope(&args.names, args.limit);
     store::with_client(&settings, async |client| {
         let mut watch = Screen::default();
         // Nothing is held here, so a signal ends it as it ends any program.
         loop {
-            let snapshot = Snapshot::take(client, &scope).await?;
+            let snapshot = Snapshot::take(client, &looked_at).await?;
             let rows = snapshot.rows;
             let format = output::format(args.output, &settings);
             let Some(interval) = args.watch else {
                 output::list(format, &rows)?;
                 if snapshot.is_cut {
-                    context.talk.say(format_args!("the list stops at {limit}; see more with --limit"));
+                    context.talk.say(format_args!("the list stops at {}; see more with --limit", args.limit));
                 }
                 return Ok(exit::OK);
             };

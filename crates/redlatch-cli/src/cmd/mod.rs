@@ -3,13 +3,14 @@
 use std::{env, ffi::OsString, os::unix::ffi::OsStringExt};
 
 use clap::ValueEnum;
-use redlatch::LockName;
+use redlatch::{LockKind, LockName};
 
 use crate::{
-    args::{Cli, Global, Verb, kind::HeldKind},
+    args::{Cli, Global, Verb, kind::HeldKind, looking::Names},
     config::{Settings, Surroundings},
     exit::{self, Failure},
     run::kind::Holder,
+    snapshot::Scope,
     talk::Talk,
 };
 
@@ -88,6 +89,12 @@ pub(crate) fn dispatch(cli: Cli, talk: Talk) -> Result<u8, Failure> {
         Verb::DemoWorker(args) => demo::worker(&args, &context),
         Verb::Complete { words } => completions::complete(&words, &context),
     }
+}
+
+/// What to look at, at most so many names.
+fn scope(names: &Names, limit: u32) -> Scope {
+    let kinds = if names.all { LockKind::LISTED.to_vec() } else { names.kind.clone() };
+    Scope { kinds, glob: names.glob.clone(), limit: usize::try_from(limit).unwrap_or(usize::MAX) }
 }
 
 /// A lock name from the command line: any bytes.

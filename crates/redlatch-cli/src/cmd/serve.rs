@@ -2,16 +2,13 @@
 
 use std::io::{IsTerminal, stderr};
 
-use redlatch::LockKind;
-
-use super::Context;
+use super::{Context, scope};
 use crate::{
-    args::ServeArgs,
+    args::looking::ServeArgs,
     config::Secret,
     escape,
     exit::Failure,
     serve::{self, Options},
-    snapshot::Scope,
     store,
 };
 
@@ -24,11 +21,9 @@ pub(super) fn serve(args: &ServeArgs, context: &Context) -> Result<u8, Failure> 
         ));
     }
     let settings = context.settings()?;
-    let kinds = if args.all { LockKind::LISTED.to_vec() } else { args.kind.clone() };
-    let limit = usize::try_from(args.limit).unwrap_or(usize::MAX);
     let options = Options {
         place: escape::url(&settings.url),
-        scope: Scope { kinds, glob: args.glob.clone(), limit },
+        scope: scope(&args.names, args.limit),
         interval: args.interval,
         lease: settings.lease,
         listen: args.listen,

@@ -4,7 +4,7 @@ use redlatch::store::StoreUrl;
 
 use super::{Context, lock_name};
 use crate::{
-    args::ShowArgs,
+    args::looking::ShowArgs,
     exit::{self, Failure},
     output,
     recovery::Recovery,

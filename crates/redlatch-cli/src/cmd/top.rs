@@ -2,16 +2,13 @@
 
 use std::io::{IsTerminal, stdin, stdout};
 
-use redlatch::LockKind;
-
-use super::{Context, force_unlock::person};
+use super::{Context, force_unlock::person, scope};
 use crate::{
-    args::TopArgs,
+    args::looking::TopArgs,
     escape,
     exit::Failure,
     output,
     recovery::Recovery,
-    snapshot::Scope,
     store,
     top::{self, Options},
 };
@@ -24,11 +21,9 @@ pub(super) fn top(args: &TopArgs, context: &Context) -> Result<u8, Failure> {
     if let Some(recovery) = Recovery::behind(&settings) {
         context.talk.say(recovery);
     }
-    let kinds = if args.all { LockKind::LISTED.to_vec() } else { args.kind.clone() };
-    let limit = usize::try_from(args.limit).unwrap_or(usize::MAX);
     let options = Options {
         place: escape::url(&settings.url),
-        scope: Scope { kinds, glob: args.glob.clone(), limit },
+        scope: scope(&args.names, args.limit),
         interval: args.interval,
         is_colored: output::is_colored(),
         lease: settings.lease,

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{Context, lock_name};
 use crate::{
-    args::{Format, WhyArgs},
+    args::{Format, looking::WhyArgs},
     durations::{self, human},
     escape,
     exit::{self, Failure},

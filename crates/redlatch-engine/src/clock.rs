@@ -72,18 +72,29 @@ impl Clock for MachineClock {
     }
 }
 
-/// Wall time that goes on from where it was when this was made, by the boot clock: who sets the wall clock ends nothing that scripts
-/// reckon from `TIME`.
+/// Wall time that goes on by the boot clock from where it was once: who sets the wall clock ends nothing that scripts reckon from
+/// `TIME`.
 pub(crate) struct SteadyClock {
     clock: Arc<dyn Clock>,
     boot_began_us: i64,
 }
 
 impl SteadyClock {
+    /// It goes on from the wall time of now.
     pub(crate) fn new(clock: Arc<dyn Clock>) -> SteadyClock {
         let signed = |us| i64::try_from(us).unwrap_or(i64::MAX / 2);
         let boot_began_us = signed(clock.unix_us()) - signed(clock.boot_us());
+        SteadyClock::continued(clock, boot_began_us)
+    }
+
+    /// It goes on from where another one was in the same run of the machine: see [`boot_began_us`](Self::boot_began_us).
+    pub(crate) fn continued(clock: Arc<dyn Clock>, boot_began_us: i64) -> SteadyClock {
         SteadyClock { clock, boot_began_us }
+    }
+
+    /// The wall time, since 1970, when the boot clock began. All that this clock adds to the boot clock.
+    pub(crate) fn boot_began_us(&self) -> i64 {
+        self.boot_began_us
     }
 
     /// The wall time when the boot clock shows this.
@@ -151,33 +162,50 @@ impl Clock for ManualClock {
     }
 }
 
+/// A clock whose wall time is set ahead while its boot clock goes on.
+#[cfg(test)]
+#[derive(Clone, Debug)]
+pub(crate) struct SteppedClock {
+    pub(crate) clock: ManualClock,
+    ahead_us: Arc<AtomicU64>,
+}
+
+#[cfg(test)]
+impl SteppedClock {
+    pub(crate) fn new(start: Duration) -> SteppedClock {
+        SteppedClock { clock: ManualClock::new(start), ahead_us: Arc::default() }
+    }
+
+    pub(crate) fn step(&self, by: Duration) {
+        self.ahead_us.fetch_add(u64::try_from(by.as_micros()).unwrap_or(0), Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+impl Clock for SteppedClock {
+    fn boot_us(&self) -> u64 {
+        self.clock.boot_us()
+    }
+
+    fn unix_us(&self) -> u64 {
+        self.clock.unix_us() + self.ahead_us.load(Ordering::SeqCst)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    struct Stepped(ManualClock, AtomicU64);
-
-    impl Clock for Stepped {
-        fn boot_us(&self) -> u64 {
-            self.0.boot_us()
-        }
-
-        fn unix_us(&self) -> u64 {
-            self.0.unix_us() + self.1.load(Ordering::SeqCst)
-        }
-    }
-
     #[test]
     fn a_step_of_the_wall_clock_is_not_followed() {
-        let manual = ManualClock::new(Duration::from_secs(1_000_000_000));
-        let wall = Arc::new(Stepped(manual.clone(), AtomicU64::new(0)));
-        let steady = SteadyClock::new(wall.clone());
+        let wall = SteppedClock::new(Duration::from_secs(1_000_000_000));
+        let steady = SteadyClock::new(Arc::new(wall.clone()));
         let before_us = steady.unix_us();
         assert_eq!(before_us, 1_000_000_000_000_000);
-        wall.1.store(3_600_000_000, Ordering::SeqCst);
+        wall.step(Duration::from_secs(3600));
         assert_eq!(steady.unix_us(), before_us);
         // Not in steps of a millisecond: two tokens are drawn from it within one.
-        manual.advance(Duration::from_micros(7_001));
+        wall.clock.advance(Duration::from_micros(7_001));
         assert_eq!(steady.unix_us(), before_us + 7_001);
     }
 

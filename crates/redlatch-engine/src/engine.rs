@@ -121,7 +121,7 @@ impl Engine {
     ///
     /// When the Lua state cannot be built (out of memory).
     pub fn new(clock: Arc<dyn Clock>, publisher: Arc<dyn Publisher>) -> Result<Engine, EngineError> {
-        Self::build(clock, publisher, None)
+        Self::build(SteadyClock::new(clock), publisher, None)
     }
 
     /// An empty engine that hands every change to a journal.
@@ -134,16 +134,24 @@ impl Engine {
         publisher: Arc<dyn Publisher>,
         journal: Box<dyn Journal>,
     ) -> Result<Engine, EngineError> {
+        Self::build(SteadyClock::new(clock), publisher, Some(journal))
+    }
+
+    /// The same by exactly this clock: another one made of it would differ by the time between two looks at it.
+    pub(crate) fn with_steady_clock(
+        clock: Arc<SteadyClock>,
+        publisher: Arc<dyn Publisher>,
+        journal: Box<dyn Journal>,
+    ) -> Result<Engine, EngineError> {
         Self::build(clock, publisher, Some(journal))
     }
 
     fn build(
-        clock: Arc<dyn Clock>,
+        clock: impl Into<Arc<SteadyClock>>,
         publisher: Arc<dyn Publisher>,
         journal: Option<Box<dyn Journal>>,
     ) -> Result<Engine, EngineError> {
-        let clock = Arc::new(SteadyClock::new(clock));
-        let core = Arc::new(Mutex::new(Core::new(clock, publisher, journal.is_some())));
+        let core = Arc::new(Mutex::new(Core::new(clock.into(), publisher, journal.is_some())));
         let lua = LuaHost::new(&core)?;
         Ok(Engine { core, lua, journal, batch: Batch::default(), strict_keys: false })
     }

@@ -23,7 +23,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, SteadyClock};
 use crate::effect::Effect;
 use crate::engine::Journal;
 use crate::number::parse_int;
@@ -59,7 +59,7 @@ pub(crate) struct FileJournal {
     /// The file has replaced another one, and the disk may not know yet.
     rename_unsynced: bool,
     boot_id: String,
-    clock: Arc<dyn Clock>,
+    clock: Arc<SteadyClock>,
     leases: Leases,
     /// When the time was noted last, on the boot clock.
     noted_us: u64,
@@ -85,11 +85,13 @@ pub(crate) struct Recovered {
     pub(crate) is_current: bool,
     /// The daemon that wrote the file did not come to its end.
     pub(crate) broke_off: bool,
+    /// What the engine has to tell scripts the time by: the journal reckons with the times that they write.
+    pub(crate) clock: Arc<SteadyClock>,
 }
 
 impl FileJournal {
-    /// Reads the file, if there is one, and opens it for appending. The wall time of the clock must be the one that scripts are told. Call [`Journal::rewrite`] before the first
-    /// append, unless what was found is current: it brings the header up to date.
+    /// Reads the file, if there is one, and opens it for appending. Call [`Journal::rewrite`] before the first append, unless what was
+    /// found is current: it brings the header up to date.
     pub(crate) fn open(
         path: &Path,
         boot: &Boot,
@@ -100,14 +102,15 @@ impl FileJournal {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(error),
         };
-        let (leases, known) = Leases::open(&path.with_extension("leases"), &boot.id, Arc::clone(&clock))?;
+        let (leases, known) = Leases::open(&path.with_extension("leases"), &boot.id)?;
         let found = Found::read(&bytes);
         if found.damaged_bytes > 0 {
             set_aside(&path.with_extension("damaged"), &bytes);
         }
         let before = found.boot_id.as_deref().or(known.as_ref().map(|known| known.boot_id.as_str()));
         let noted = found.noted.or(known.as_ref().map(|known| known.noted));
-        let run = boot.run_of(before, noted, &*clock);
+        let (run, clock) = boot.run_of(before, noted, clock);
+        let clock = Arc::new(clock);
         let other_boot = run == Run::Another;
         // A journal that is gone may have had as much in it as one that is damaged.
         let is_missing = bytes.is_empty() && known.is_some();
@@ -143,7 +146,7 @@ impl FileJournal {
             dir,
             rename_unsynced: false,
             boot_id: boot.id.clone(),
-            clock,
+            clock: Arc::clone(&clock),
             leases,
             noted_us: 0,
             len,
@@ -160,7 +163,7 @@ impl FileJournal {
             // If it is another one, what was held ends as if it had been taken just now.
             leases::end_by(&mut effects, journal.clock.boot_ms().saturating_add(known.lease_ms));
         }
-        Ok((journal, Recovered { effects, other_boot, wait_until_ms, is_current, broke_off }))
+        Ok((journal, Recovered { effects, other_boot, wait_until_ms, is_current, broke_off, clock }))
     }
 
     /// Puts the bounds that the changes need in front of them; true when there are any.
@@ -226,7 +229,7 @@ impl FileJournal {
         };
         self.buffer.clear();
         codec::encode(&Record::Boot(self.boot_id.clone()), &mut self.buffer);
-        codec::encode(&Record::Clock(ClockNote::now(&*self.clock)), &mut self.buffer);
+        codec::encode(&Record::Clock(ClockNote::now(&self.clock)), &mut self.buffer);
         if self.wait_until_ms > self.clock.boot_ms() {
             codec::encode(&Record::Wait { until_ms: self.wait_until_ms }, &mut self.buffer);
         }
@@ -292,12 +295,12 @@ impl Journal for FileJournal {
         if effects.is_empty() {
             return Ok(());
         }
-        self.leases.cover(leases::longest_ms(effects, &*self.clock))?;
+        self.leases.cover(leases::longest_ms(effects, &*self.clock), &self.clock)?;
         self.buffer.clear();
         let now_us = self.clock.boot_us();
         let is_noted = now_us.saturating_sub(self.noted_us) >= NOTE_INTERVAL_US;
         if is_noted {
-            codec::encode(&Record::Clock(ClockNote::now(&*self.clock)), &mut self.buffer);
+            codec::encode(&Record::Clock(ClockNote::now(&self.clock)), &mut self.buffer);
         }
         let sync = self.reserve(effects);
         codec::encode_changes(effects, &mut self.buffer);
@@ -326,10 +329,10 @@ impl Journal for FileJournal {
     }
 
     fn rewrite(&mut self, snapshot: &[Effect]) -> io::Result<()> {
-        self.leases.put_in_place()?;
+        self.leases.put_in_place(&self.clock)?;
         let waits_ms = self.wait_until_ms.saturating_sub(self.clock.boot_ms());
         let longest_ms = leases::longest_ms(snapshot, &*self.clock).max(waits_ms);
-        self.leases.cover(longest_ms)?;
+        self.leases.cover(longest_ms, &self.clock)?;
         let temporary = self.path.with_extension("new");
         let open = OpenOptions::new()
             .read(true)
@@ -363,7 +366,7 @@ impl Journal for FileJournal {
         }
         // Whatever may be lost from here on is in this snapshot, comes later, or is waited for now. The file names at least as much already, so
         // that it cannot name less is no failure: the journal is replaced.
-        if let Err(error) = self.leases.set(longest_ms) {
+        if let Err(error) = self.leases.set(longest_ms, &self.clock) {
             tracing::warn!(%error, "the longest lease that may run could not be written; a damaged journal would be waited for longer");
         }
         Ok(())

@@ -52,15 +52,16 @@ fn a_run_that_connects_to_an_engine_that_stands_still_ends_by_a_signal() {
         let place = Place::local();
         assert_eq!(place.code(["engine", "start"]), 0);
         let engine = Pid::from_raw(engine(&place)).unwrap();
+        let path = place.path("run/default.sock").display().to_string();
+        // The listener has the name, and so has each connection to it, also one that was not accepted yet.
+        let sockets = || {
+            let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
+            sockets.lines().filter(|line| line.ends_with(&path)).count()
+        };
+        eventually("earlier commands are disconnected", || (sockets() == 1).then_some(()));
         kill_process(engine, Signal::STOP).unwrap();
         let run = Running::spawn(patient(&place, &["-w", "1h"]));
-        let sockets = format!("/proc/{}/net/unix", run.pid());
-        let path = place.path("run/default.sock").display().to_string();
-        eventually("it is connected", || {
-            // The listener is the first; a connection that was not accepted yet has the name, too.
-            let sockets = std::fs::read_to_string(&sockets).unwrap();
-            (sockets.lines().filter(|line| line.ends_with(&path)).count() > 1).then_some(())
-        });
+        eventually("it is connected", || (sockets() > 1).then_some(()));
         run.signal(signal);
         ends(&place, run, code);
         kill_process(engine, Signal::CONT).unwrap();

@@ -41,7 +41,7 @@ pub use lifelines::{Step, Undertaker};
 
 use config::because;
 
-use crate::clock::{MachineClock, SteadyClock};
+use crate::clock::MachineClock;
 use crate::engine::Engine;
 use crate::journal::{Boot, FileJournal, is_same_file};
 use crate::place::own_uid;
@@ -264,18 +264,17 @@ pub fn run(mut config: DaemonConfig) -> Result<ExitReason, DaemonError> {
         id => Boot { id, is_vouched: true },
     };
     let journal_error = |error| because(DaemonErrorKind::Journal, "the journal cannot be used")(error);
-    // One for both: the journal reckons with the times that scripts write.
-    let clock = Arc::new(SteadyClock::new(Arc::new(MachineClock::of_system())));
     let began = Instant::now();
     let found = std::fs::metadata(beside("journal")).ok().filter(|found| found.len() > LONG_JOURNAL_BYTES);
     if let Some(found) = &found {
         tracing::warn!(bytes = found.len(), "reading a long journal; clients are served when that is done");
     }
-    let opened = FileJournal::open(&beside("journal"), &boot, Arc::clone(&clock) as _);
+    let opened = FileJournal::open(&beside("journal"), &boot, Arc::new(MachineClock::of_system()));
     let (journal, recovered) = opened.map_err(journal_error)?;
     let hub: Arc<Hub> = Arc::default();
-    let mut engine = Engine::with_journal(clock, Arc::clone(&hub) as _, Box::new(journal))
-        .map_err(|error| DaemonError::new(DaemonErrorKind::System, error))?;
+    let mut engine =
+        Engine::with_steady_clock(Arc::clone(&recovered.clock), Arc::clone(&hub) as _, Box::new(journal))
+            .map_err(|error| DaemonError::new(DaemonErrorKind::System, error))?;
     engine.restore(recovered.effects, recovered.other_boot);
     if let Some(undertaker) = config.undertaker.as_deref().filter(|_| recovered.other_boot) {
         // The rewrite tells the journal. Until then the old one is there with the old boot, and all of this is done again.

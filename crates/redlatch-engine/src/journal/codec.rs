@@ -89,6 +89,9 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 fn put_clock(out: &mut Vec<u8>, noted: ClockNote) {
     out.extend(noted.boot_us.to_le_bytes());
     out.extend(noted.wall_us.to_le_bytes());
+    if let Some(began_us) = noted.boot_began_us {
+        out.extend(began_us.to_le_bytes());
+    }
 }
 
 /// Appends a record.
@@ -245,7 +248,11 @@ fn header(bytes: &[u8]) -> Option<(usize, u32, &[u8])> {
 }
 
 fn clock(body: &mut Reader<'_>) -> Option<ClockNote> {
-    Some(ClockNote { boot_us: u64::from_le_bytes(body.take()?), wall_us: u64::from_le_bytes(body.take()?) })
+    Some(ClockNote {
+        boot_us: u64::from_le_bytes(body.take()?),
+        wall_us: u64::from_le_bytes(body.take()?),
+        boot_began_us: if body.is_at_end() { None } else { Some(i64::from_le_bytes(body.take()?)) },
+    })
 }
 
 fn record(body: &mut Reader<'_>) -> Option<Record<'static>> {
@@ -285,7 +292,7 @@ pub(super) fn is_torn(bytes: &[u8]) -> bool {
     if body.len() >= len || crc32(body) == crc {
         return false;
     }
-    let mut reader = Reader::new(body);
+    let mut reader = Reader { is_cut: true, ..Reader::new(body) };
     // A kind alone says nothing yet.
     let is_whole = record(&mut reader).is_some() && body.len() > 1;
     !is_whole && !reader.is_nonsense
@@ -310,17 +317,24 @@ struct Reader<'a> {
     rest: &'a [u8],
     /// Something was found that no record has; else what is missing is only its end.
     is_nonsense: bool,
+    /// More was to follow.
+    is_cut: bool,
 }
 
 impl<'a> Reader<'a> {
     fn new(bytes: &'a [u8]) -> Reader<'a> {
-        Reader { rest: bytes, is_nonsense: false }
+        Reader { rest: bytes, is_nonsense: false, is_cut: false }
     }
 
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (first, rest) = self.rest.split_first_chunk::<N>()?;
         self.rest = rest;
         Some(*first)
+    }
+
+    /// Whether the record ends here.
+    fn is_at_end(&self) -> bool {
+        self.rest.is_empty() && !self.is_cut
     }
 
     fn effects(&mut self) -> Option<Vec<Effect>> {

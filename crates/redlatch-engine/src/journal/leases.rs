@@ -5,11 +5,10 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use super::boot::ClockNote;
 use super::codec::{self, Record};
-use crate::clock::Clock;
+use crate::clock::{Clock, SteadyClock};
 use crate::effect::Effect;
 use crate::trace::{NEVER_SCORE_MS, PERMITS_SUFFIX};
 
@@ -48,7 +47,6 @@ pub(super) struct Leases {
     file: File,
     path: PathBuf,
     boot_id: String,
-    clock: Arc<dyn Clock>,
     longest_ms: u64,
 }
 
@@ -61,11 +59,7 @@ pub(super) struct Known {
 
 impl Leases {
     /// Opens the file, and says what it says.
-    pub(super) fn open(
-        path: &Path,
-        boot_id: &str,
-        clock: Arc<dyn Clock>,
-    ) -> io::Result<(Leases, Option<Known>)> {
+    pub(super) fn open(path: &Path, boot_id: &str) -> io::Result<(Leases, Option<Known>)> {
         let mut file = make(path)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
@@ -76,7 +70,7 @@ impl Leases {
             _ => None,
         };
         let longest_ms = known.as_ref().map_or(0, |known| known.lease_ms);
-        Ok((Leases { file, path: path.to_owned(), boot_id: boot_id.to_owned(), clock, longest_ms }, known))
+        Ok((Leases { file, path: path.to_owned(), boot_id: boot_id.to_owned(), longest_ms }, known))
     }
 
     /// Whether the next start will find the file.
@@ -85,35 +79,35 @@ impl Leases {
     }
 
     /// Makes the file again if it was deleted.
-    pub(super) fn put_in_place(&mut self) -> io::Result<()> {
+    pub(super) fn put_in_place(&mut self, clock: &SteadyClock) -> io::Result<()> {
         if !self.is_in_place() {
             let file = make(&self.path)?;
             // It is in place from when it says something.
-            self.write(&file, self.longest_ms)?;
+            self.write(&file, self.longest_ms, clock)?;
             self.file = file;
         }
         Ok(())
     }
 
     /// Has the file cover a lease of this length. Call this before the lease is written.
-    pub(super) fn cover(&mut self, lease_ms: u64) -> io::Result<()> {
+    pub(super) fn cover(&mut self, lease_ms: u64, clock: &SteadyClock) -> io::Result<()> {
         if lease_ms <= self.longest_ms {
             return Ok(());
         }
         // Rounded up, so that leases which grow a little each time do not each cost a write.
-        self.set(lease_ms.checked_next_power_of_two().unwrap_or(u64::MAX))
+        self.set(lease_ms.checked_next_power_of_two().unwrap_or(u64::MAX), clock)
     }
 
     /// Has the file name this as the longest lease that may run.
-    pub(super) fn set(&mut self, lease_ms: u64) -> io::Result<()> {
-        self.write(&self.file, lease_ms)?;
+    pub(super) fn set(&mut self, lease_ms: u64, clock: &SteadyClock) -> io::Result<()> {
+        self.write(&self.file, lease_ms, clock)?;
         self.longest_ms = lease_ms;
         Ok(())
     }
 
-    fn write(&self, file: &File, lease_ms: u64) -> io::Result<()> {
+    fn write(&self, file: &File, lease_ms: u64, clock: &SteadyClock) -> io::Result<()> {
         let mut bytes = Vec::new();
-        let noted = ClockNote::now(&*self.clock);
+        let noted = ClockNote::now(clock);
         codec::encode(&Record::Longest { boot_id: self.boot_id.clone(), lease_ms, noted }, &mut bytes);
         file.write_all_at(&bytes, 0)
     }

@@ -7,9 +7,9 @@ use std::time::Duration;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::*;
-use crate::clock::ManualClock;
+use crate::clock::{ManualClock, SteppedClock};
 
-fn open_at(dir: &Path, boot_id: &str, clock: &ManualClock) -> (FileJournal, Recovered) {
+fn open_at(dir: &Path, boot_id: &str, clock: &(impl Clock + Clone + 'static)) -> (FileJournal, Recovered) {
     let boot = Boot { id: boot_id.to_owned(), is_vouched: false };
     FileJournal::open(&dir.join("j.journal"), &boot, Arc::new(clock.clone())).expect("a journal")
 }
@@ -449,5 +449,72 @@ fn another_boot_id_drops_nothing_unless_the_clocks_say_that_the_machine_was_star
         std::fs::remove_file(dir.path().join("j.journal")).expect("it was there");
         let (_, recovered) = open_at(dir.path(), "two", &later);
         assert_eq!(recovered.wait_until_ms > later.boot_ms(), !recovered.other_boot, "{case}");
+    }
+}
+
+/// A permit ends by the time that scripts are told. An engine that began after a step of the wall clock gave one to another holder while
+/// the first one's lease was running.
+#[test]
+fn an_engine_goes_on_with_the_time_of_the_one_before_it_after_a_step_of_the_wall_clock() {
+    let start = Duration::from_secs(1_000_000);
+    let cases = [
+        ("by the journal", "one", "one", false),
+        ("where the journal is gone, by the file of the leases", "one", "one", true),
+        ("in another container", "one", "two", false),
+        ("where the system does not say which run it is", "", "", false),
+    ];
+    for (case, before, after, is_gone) in cases {
+        let dir = tempfile::tempdir().expect("a directory");
+        let wall = SteppedClock::new(start);
+        let (mut journal, first) = open_at(dir.path(), before, &wall);
+        journal.rewrite(&[]).expect("a first file");
+        journal.append(&hold("x", wall.boot_ms() + 30_000)).expect("room");
+        for _ in 0..3 {
+            wall.step(Duration::from_secs(60));
+            wall.clock.advance(Duration::from_secs(20));
+            if is_gone {
+                std::fs::remove_file(dir.path().join("j.journal")).expect("it was there");
+            }
+            let (mut journal, next) = open_at(dir.path(), after, &wall);
+            assert_eq!(next.clock.unix_us(), first.clock.unix_us(), "{case}");
+            assert_eq!(next.clock.wall_us(), wall.unix_us(), "{case}");
+            // An engine writes its journal anew when it starts.
+            journal.rewrite(&next.effects).expect("room");
+        }
+    }
+}
+
+/// The time of an earlier run of the machine means nothing in this one.
+#[test]
+fn an_engine_of_another_run_of_the_machine_takes_the_wall_clock() {
+    for (before, after) in [("one", "two"), ("", "")] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let wall = SteppedClock::new(Duration::from_secs(1_000_000));
+        wall.clock.advance(Duration::from_secs(100));
+        let (mut journal, _) = open_at(dir.path(), before, &wall);
+        journal.rewrite(&[]).expect("a first file");
+        let later = ManualClock::new(Duration::from_secs(2_000_000));
+        let (_, recovered) = open_at(dir.path(), after, &later);
+        assert_eq!(recovered.clock.unix_us(), later.unix_us(), "{before:?} and then {after:?}");
+    }
+}
+
+/// Journals of earlier releases say nothing of the time that scripts were told.
+#[test]
+fn a_note_of_the_clocks_without_the_time_of_scripts_is_read() {
+    let note =
+        |began_us| codec::Record::Clock(ClockNote { boot_us: 7, wall_us: 11, boot_began_us: began_us });
+    for began_us in [None, Some(-5)] {
+        let mut bytes = Vec::new();
+        codec::encode(&note(began_us), &mut bytes);
+        let found = Found::read(&bytes);
+        assert_eq!(
+            found.noted.map(|noted| (noted.boot_us, noted.wall_us, noted.boot_began_us)),
+            Some((7, 11, began_us))
+        );
+        for cut in 1..bytes.len() {
+            let found = Found::read(&bytes[..cut]);
+            assert_eq!((found.damaged_bytes, found.noted), (0, None), "a note that was cut at {cut}");
+        }
     }
 }

@@ -4,7 +4,7 @@
 -- KEYS[4] permits taken, shared                     KEYS[5] permits taken, of this client
 -- ARGV[1] request number   ARGV[2] permits   ARGV[3] id of the grant that is undone, or nothing for the oldest permits
 --
--- Check:  the settings are there. The set of what was taken is as in rate_take.lua.
+-- Check:  the settings are there. The set of what was taken, and the number of free permits, are as in rate_take.lua.
 -- Change: what is given back leaves the set, so that it does not come free a second time when it gets old. Without an id
 --         the oldest go: nobody says whose they were, and those who stay then block for as long as they may have to. A
 --         grant that was given back in part stays with the rest. The free permits rise by as much, up to the rate; where
@@ -20,7 +20,7 @@ if not (rate and interval and set[3]) then
   return {n, redis.call('exists', KEYS[1]) == 0 and -1 or -3, 0}
 end
 local own = set[3] == '1'
-local value, permits = KEYS[own and 3 or 2], KEYS[own and 5 or 4]
+local value, permits, base = KEYS[own and 3 or 2], KEYS[own and 5 or 4], own and rate or 0
 local free = redis.call('get', value)
 if free and not tonumber(free) then return redis.error_reply('WRONGTYPE the free permits are no number') end
 
@@ -49,6 +49,6 @@ else
   end
 end
 if free and back > 0 then
-  redis.call('incrby', value, string.format('%.0f', math.max(0, math.min(back, rate - tonumber(free)))))
+  redis.call('incrby', value, string.format('%.0f', math.max(0, math.min(back, rate - base - tonumber(free)))))
 end
 return {n, 1, back}

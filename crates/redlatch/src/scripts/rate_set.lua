@@ -7,8 +7,9 @@
 --
 -- Check:  the settings are absent or present as asked for, and the key is nothing else.
 -- Change: the four fields. "always" forgets what was taken, and so does "present" with another kind; otherwise "present"
---         counts the free permits anew: the new rate less what was taken in the new interval. A time to live that came
---         from a keep-alive time changes with it; one that another client has set stays.
+--         counts the free permits anew: the new rate less what was taken in the new interval, and without the rate where it
+--         is for each client (see rate_take.lua). A time to live that came from a keep-alive time changes with it; one that
+--         another client has set stays.
 -- Reply:  {number, 1, 0}; {number, 0, 0} when it is not the case that was asked for; {number, -3, 0} when the hash is
 --         something else.
 -- Repeat: answers otherwise, so it is sent once.
@@ -42,7 +43,7 @@ elseif (tonumber(set[2] or nil) or 0) > 0 then
 end
 if keep then
   redis.call('zremrangebyscore', permits, '-inf', old)
-  redis.call('set', value, string.format('%.0f', rate - taken))
+  redis.call('set', value, string.format('%.0f', (own and 0 or rate) - taken))
   local ttl = redis.call('pttl', KEYS[1])
   if ttl > 0 then
     redis.call('pexpire', value, ttl)

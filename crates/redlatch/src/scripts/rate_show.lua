@@ -16,12 +16,12 @@ if not (rate and interval and set[3]) then
   return {n, redis.call('exists', KEYS[1]) == 0 and -1 or -3}
 end
 local own = set[3] == '1'
-local value, permits = KEYS[own and 3 or 2], KEYS[own and 5 or 4]
+local value, permits, base = KEYS[own and 3 or 2], KEYS[own and 5 or 4], own and rate or 0
 local time = redis.call('time')
 local old = time[1] * 1000 + math.floor(time[2] / 1000) - interval
 local free, gone, taken = redis.call('get', value), 0, 0
 if free and not tonumber(free) then return redis.error_reply('WRONGTYPE the free permits are no number') end
-free = tonumber(free or nil)
+free = free and tonumber(free) + base
 local all = redis.call('zrange', permits, 0, -1, 'withscores')
 for i = 1, #all, 2 do
   local member = all[i]

@@ -6,12 +6,14 @@
 --
 -- Check:  the settings are there and the rate covers the permits. What was taken is in a sorted set, score = when, in ms of
 --         the server's clock; a member is a length, an id of that many bytes, and the permits in 4 bytes. What is older
---         than the interval is free again. The free permits are counted anew (rate less what is taken) when there is no
---         number, when it would exceed the rate, and when nothing is taken. Members of another form are refused; the oldest
---         is looked at every time.
+--         than the interval is free again. A shared number of free permits is as Redisson has it; a client's own number is
+--         written without the rate, so that it follows when another client changes the rate. They are counted anew (rate
+--         less what is taken) when there is no number, when it would exceed the rate, and when nothing is taken. Members of
+--         another form are refused; the oldest is looked at every time.
 -- Change: what has become free leaves the set, which a read-only replica refuses even when there is nothing; a time ahead
 --         of the server's clock becomes now, so that a clock that was set back blocks nobody for longer than the interval;
---         the grant is added; the times to live follow the keep-alive time, else that of the settings.
+--         the grant is added; the times to live follow the keep-alive time, else that of the settings. Where there is
+--         neither, a client's own keys have none; shared ones have lost it when the settings did.
 -- Reply:  {number, 1, permits left}; {number, 0, ms until enough may be free}; {number, -1, 0} when nobody has set a rate;
 --         {number, -2, rate} when it is below the permits; {number, -3, 0} when the hash is something else.
 -- Repeat: counts again, and is undone by its id.
@@ -24,7 +26,7 @@ if not (rate and interval and set[3]) then
 end
 if want > rate then return {n, -2, rate} end
 local own = set[3] == '1'
-local value, permits = KEYS[own and 3 or 2], KEYS[own and 5 or 4]
+local value, permits, base = KEYS[own and 3 or 2], KEYS[own and 5 or 4], own and rate or 0
 
 local function count(members)
   local total = 0
@@ -40,7 +42,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local old = string.format('%.0f', now - interval)
 local free = redis.call('get', value)
 if free and not tonumber(free) then return redis.error_reply('WRONGTYPE the free permits are no number') end
-free = tonumber(free or nil)
+free = free and tonumber(free) + base
 local gone = count(redis.call('zrangebyscore', permits, '-inf', old))
 local taken = 0
 if gone and (not free or free + gone > rate) then
@@ -60,7 +62,7 @@ if free < want and redis.call('zcard', permits) == 0 then
   free = rate
   recounted = true
 end
-if recounted then redis.call('set', value, string.format('%.0f', free)) end
+if recounted then redis.call('set', value, string.format('%.0f', free - base)) end
 
 local reply
 if free < want then
@@ -75,7 +77,7 @@ if free < want then
   reply = {n, 0, at + interval - now}
 else
   redis.call('zadd', permits, now, struct.pack('<Bc0I4', #ARGV[3], ARGV[3], want))
-  reply = {n, 1, redis.call('decrby', value, want)}
+  reply = {n, 1, redis.call('decrby', value, want) + base}
 end
 
 local ttl = tonumber(set[4] or nil) or 0
@@ -83,5 +85,8 @@ if ttl > 0 then redis.call('pexpire', KEYS[1], set[4]) else ttl = redis.call('pt
 if ttl > 0 then
   redis.call('pexpire', value, ttl)
   redis.call('pexpire', permits, ttl)
+elseif own then
+  redis.call('persist', value)
+  redis.call('persist', permits)
 end
 return reply

@@ -1,6 +1,6 @@
 //! Wire facts of the rate limiter: keys, members and times to live after each step (`docs/protocol.md`, rate limiter).
 
-use redlatch::{ErrorKind, Rate};
+use redlatch::{Client, ErrorKind, Rate};
 use redlatch_testkit::{
     assert_keyspace,
     server::{KeyContent, RedisServer},
@@ -118,13 +118,40 @@ async fn a_rate_for_each_client_is_kept_under_its_identity() {
             tolerance_ms = 2_000,
             [
                 (name, settings("4", "3600000", "1", "7200000"), Some(2 * HOUR_MS)),
-                (format!("{prefix}:value:{}", client.id()), KeyContent::string("1"), Some(2 * HOUR_MS)),
+                // Three of four are taken: a number without the rate follows every change of it.
+                (format!("{prefix}:value:{}", client.id()), KeyContent::string("-3"), Some(2 * HOUR_MS)),
                 (permits, set_of(&server, &permits), Some(2 * HOUR_MS)),
             ]
         );
         assert!(limiter.delete().await.unwrap());
         assert_keyspace!(server, tolerance_ms = 0, []);
     }
+}
+
+/// A client whose own keys kept an old time to live forgot what it had taken, and took more than its rate.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_keep_alive_time_that_another_client_takes_away_ends_no_clients_own_keys() {
+    let (server, client) = alone().await;
+    let other = Client::connect(&server.url()).await.unwrap();
+    let (limiter, others) = (client.rate_limiter("k"), other.rate_limiter("k"));
+    let rate = Rate::per(4, ms(60_000)).per_client();
+    limiter.set(rate.keep_alive(ms(90_000))).await.unwrap();
+    others.acquire(1).await.unwrap();
+    let ttls = || {
+        let dump = server.keys_dump().unwrap();
+        ["value", "permits"]
+            .map(|part| dump[format!("{{k}}:{part}:{}", other.id()).as_bytes()].pttl_ms.is_some())
+    };
+    assert_eq!(ttls(), [true; 2]);
+    limiter.set(rate).await.unwrap();
+    others.acquire(1).await.unwrap();
+    assert_eq!(ttls(), [false; 2], "the settings have none");
+    assert!(limiter.update(rate.keep_alive(ms(90_000))).await.unwrap());
+    assert!(!others.try_acquire(3).await.unwrap());
+    assert_eq!(ttls(), [true; 2], "a refusal, too, goes by the settings");
+    assert!(limiter.update(rate).await.unwrap());
+    assert!(!others.try_acquire(3).await.unwrap());
+    assert_eq!(ttls(), [false; 2]);
 }
 
 /// [testKeepAliveTime, testExpire, testExpire2]

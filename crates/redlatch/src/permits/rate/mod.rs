@@ -98,7 +98,7 @@ impl RateLimiter {
 
     /// Sets the rate whatever it was, and forgets what was taken: all its permits are free at once.
     ///
-    /// With a rate for each client, other clients keep their counts.
+    /// With a rate for each client, what other clients have taken stays taken, of the new rate.
     ///
     /// # Cancel safety
     ///
@@ -115,9 +115,8 @@ impl RateLimiter {
     /// which may be below 0. Where the interval gets longer, what had left the old one is not counted any more. `false` if nobody has
     /// set a rate.
     ///
-    /// A change between shared and for each client forgets what was taken. With a rate for each client, the others' counts
-    /// follow a higher rate only after an interval without requests, and a lower one only when more than the new rate comes free at once: until
-    /// then another client that asks steadily goes on at the old rate.
+    /// A change between shared and for each client forgets what was taken. With a rate for each client, each one's count follows at its next
+    /// request.
     ///
     /// # Cancel safety
     ///
@@ -261,7 +260,7 @@ impl RateLimiter {
 
     /// Deletes the rate limiter; `false` if there was none. Waiters end with [`ErrorKind::NotInitialised`] when they look again.
     ///
-    /// With a rate for each client, the counts of other clients stay until a keep-alive time ends them.
+    /// With a rate for each client, what other clients have taken stays until its interval or a keep-alive time ends.
     ///
     /// # Cancel safety
     ///

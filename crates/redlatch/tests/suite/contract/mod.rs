@@ -345,6 +345,7 @@ contracts! {
         updating_a_rate_remembers_what_was_taken,
         what_is_given_back_is_free_once_and_never_more_than_the_rate,
         a_rate_for_each_client_is_each_ones_own,
+        a_rate_for_each_client_that_another_one_changes_counts_from_the_next_request,
         a_rate_limiter_without_requests_is_forgotten,
         a_deleted_rate_limiter_ends_its_waiters,
         a_waiter_learns_of_a_new_rate,

@@ -267,6 +267,34 @@ pub(crate) async fn a_rate_for_each_client_is_each_ones_own(on: Fixture) {
     assert_eq!((ours.available().await.unwrap(), theirs.available().await.unwrap()), (1, 1));
 }
 
+/// A client that asked steadily went on at the old rate when another one had lowered it.
+pub(crate) async fn a_rate_for_each_client_that_another_one_changes_counts_from_the_next_request(
+    on: Fixture,
+) {
+    let each = |permits| Rate::per(permits, LONG).per_client();
+    let ours = limiter(&on, each(10)).await;
+    let theirs = on.client().await.rate_limiter(on.name("r"));
+    theirs.acquire(1).await.unwrap();
+    theirs.acquire(3).await.unwrap();
+    let counts = async |free, case: &str| {
+        assert_eq!(theirs.available().await.unwrap(), free, "{case}");
+        assert_eq!(theirs.try_acquire(1).await.unwrap(), free > 0, "{case}");
+        if free > 0 {
+            assert_eq!(theirs.release(1).await.unwrap(), 1);
+        }
+    };
+    for (rate, free) in [(20, 16), (4, 0), (2, -2), (5, 1)] {
+        assert!(ours.update(each(rate)).await.unwrap());
+        counts(free, &format!("of {rate}")).await;
+    }
+    ours.set(each(6)).await.unwrap();
+    counts(2, "only our own count is forgotten").await;
+    assert!(ours.delete().await.unwrap() && ours.set_if_absent(each(3)).await.unwrap());
+    counts(-1, "and stays with a limiter that was deleted").await;
+    assert_eq!(theirs.release(9).await.unwrap(), 4);
+    assert_eq!(theirs.available().await.unwrap(), 3);
+}
+
 /// [testKeepAliveTime]
 pub(crate) async fn a_rate_limiter_without_requests_is_forgotten(on: Fixture) {
     let limiter = limiter(&on, Rate::per(100, ms(100)).keep_alive(ms(2_500))).await;

@@ -104,7 +104,7 @@ pub use permits::{
     rate::{Rate, RateLimiter},
     semaphore::Semaphore,
 };
-pub use presence::{ClientRecord, HoldOrWait, Presence};
+pub use presence::{ClientRecord, HoldOrWait, LostHold, Presence};
 pub use redlatch_engine::{Clock, ManualClock, SystemClock};
 pub use replica_ack::{ReplicaAck, Replicas};
 pub use tokio_util::sync::CancellationToken;

@@ -9,6 +9,10 @@ use crate::name::LockName;
 
 /// How long a record lasts that is not written again.
 pub(crate) const RECORD_TTL: Duration = Duration::from_secs(60);
+/// For how long a loss is told, also when its client has been shut down since.
+pub(crate) const LOSS_TOLD: Duration = Duration::from_secs(600);
+/// How many losses a record has, the last ones.
+pub(crate) const LOSSES_MAX: usize = 10;
 /// How many holds and how many waits a record has, the oldest first.
 pub(crate) const ITEMS_MAX: usize = 50;
 /// How many bytes their names have together.
@@ -24,8 +28,8 @@ const FIELD_BYTES_READ_MAX: usize = 8_192;
 /// Whether and how a client tells others what it holds and waits for.
 ///
 /// A client that holds or waits for longer than a second keeps one record on its server, `redlatch:client:{id}`: host, process, program, user, version,
-/// and what it holds and waits for, since when. It is what `redlatch show` and `redlatch why` know of a holder besides its owner. It is written at most
-/// once in 10 s on average, lasts for 60 s after that, and nothing depends on it. It has no secret in it, and no arguments of the program. An account
+/// and what it holds and waits for, since when; and for ten minutes what it has lost, and how. It is what `redlatch show` and `redlatch why` know of a holder besides its owner. It is written at most
+/// once in 10 s on average, lasts for 60 s after that, or as long as a loss is to be told, and nothing depends on it. It has no secret in it, and no arguments of the program. An account
 /// without the rights ([`Kind::Presence`](crate::acl::Kind::Presence)) tells nothing.
 ///
 /// # Example
@@ -113,12 +117,22 @@ fn program_name() -> String {
     std::env::current_exe().ok().as_deref().and_then(of).unwrap_or_default()
 }
 
-/// The name of the user as the environment has it, or else the number.
+/// The name of the user as the environment has it, or as the machine lists it, or else the number.
 fn user() -> String {
-    let named = ["USER", "LOGNAME"].into_iter().find_map(|variable| std::env::var(variable).ok());
-    named
-        .filter(|name| !name.is_empty())
-        .map_or_else(|| rustix::process::getuid().as_raw().to_string(), |name| cut(&name).to_owned())
+    let variables = ["USER", "LOGNAME"].into_iter().filter_map(|variable| std::env::var(variable).ok());
+    let number = rustix::process::getuid().as_raw().to_string();
+    let listed = || user_listed(&std::fs::read_to_string("/etc/passwd").unwrap_or_default(), &number);
+    let named = variables.into_iter().find(|name| !name.is_empty()).or_else(listed);
+    cut(&named.unwrap_or(number)).to_owned()
+}
+
+/// The name of a user, from lines such as `cron:x:17:…`.
+fn user_listed(lines: &str, number: &str) -> Option<String> {
+    let mut users = lines.lines().map(|line| line.split(':'));
+    users.find_map(|mut line| {
+        let (name, mut rest) = (line.next()?, line.skip(1));
+        (rest.next()? == number && !name.is_empty()).then(|| name.to_owned())
+    })
 }
 
 /// The beginning of a text, in whole characters.
@@ -176,6 +190,46 @@ impl HoldOrWait {
     }
 }
 
+/// A hold that a client had for longer than a second and has lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LostHold {
+    /// The name.
+    pub name: LockName,
+    /// What it was in a word, as [`HoldOrWait::kind`].
+    pub kind: String,
+    /// The owner.
+    pub owner: String,
+    /// How it was lost, up to 256 bytes: a [`LossReason`](crate::LossReason) in words, and that another server process has taken over if one has.
+    pub reason: String,
+    /// How long ago that was when the record was read.
+    pub ago: Duration,
+}
+
+impl LostHold {
+    fn line(&self) -> Vec<u8> {
+        let name = self.name.as_bytes();
+        let line = format!("{} {} {} {} ", self.kind, self.ago.as_millis(), self.owner, name.len());
+        [line.as_bytes(), name, b" ", cut(&self.reason).as_bytes()].concat()
+    }
+
+    fn parse(line: &[u8]) -> Option<LostHold> {
+        let mut parts = line.splitn(5, |byte| *byte == b' ');
+        let mut text = || parts.next().and_then(|part| std::str::from_utf8(part).ok());
+        let (kind, ago, owner, name_bytes) = (text()?, text()?, text()?, text()?);
+        let (name, reason) = parts.next()?.split_at_checked(name_bytes.parse().ok()?)?;
+        let name = LockName::unchecked(name);
+        name.check().ok()?;
+        Some(LostHold {
+            name,
+            kind: cut(kind).to_owned(),
+            owner: cut(owner).to_owned(),
+            reason: cut(&String::from_utf8_lossy(reason.strip_prefix(b" ")?)).to_owned(),
+            ago: Duration::from_millis(ago.parse().ok()?),
+        })
+    }
+}
+
 /// What a client tells of itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -206,6 +260,10 @@ pub struct ClientRecord {
     pub waits: Vec<HoldOrWait>,
     /// How many holds and waits it has beyond these.
     pub more: u64,
+    /// What it has lost within the last ten minutes, the last first, at most 10.
+    pub losses: Vec<LostHold>,
+    /// The client has been shut down. What it has lost is told all the same.
+    pub is_over: bool,
     /// How long ago it was written.
     pub age: Duration,
 }
@@ -217,11 +275,13 @@ pub(crate) struct Items {
     pub(crate) waits: Vec<HoldOrWait>,
     /// How many there are beyond these.
     pub(crate) more: u64,
+    /// The last first.
+    pub(crate) losses: Vec<LostHold>,
 }
 
 impl Items {
     pub(crate) fn is_empty(&self) -> bool {
-        self.holds.is_empty() && self.waits.is_empty()
+        self.holds.is_empty() && self.waits.is_empty() && self.losses.is_empty()
     }
 
     /// As fields: those that the record has room for, and how many more there are.
@@ -237,6 +297,12 @@ impl Items {
                 fields.push((format!("{word}:{at}"), item.line()));
             }
         }
+        for (at, loss) in self.losses.iter().take(LOSSES_MAX).enumerate() {
+            bytes += loss.name.as_bytes().len();
+            if bytes <= NAME_BYTES_MAX {
+                fields.push((format!("lost:{at}"), loss.line()));
+            }
+        }
         if more > 0 {
             fields.push(("more".to_owned(), more.to_string().into_bytes()));
         }
@@ -245,12 +311,18 @@ impl Items {
 }
 
 impl ClientRecord {
-    /// Reads a record that was written so long ago. What is not understood is left out: another version, or a liar, may have written it.
+    /// Reads a record that lasts for so long from now. What is not understood is left out: another version, or a liar, may have written it.
     pub(crate) fn of<'a>(
         id: &str,
-        age: Duration,
-        fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+        left: Duration,
+        fields: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
     ) -> ClientRecord {
+        let written_for = fields.clone().find(|(field, _)| *field == b"ttl").and_then(|(_, ms)| {
+            let ms = std::str::from_utf8(ms).ok()?.parse().ok()?;
+            Some(Duration::from_millis(ms).min(LOSS_TOLD))
+        });
+        // By the server's clock: nobody's own is believed.
+        let age = written_for.unwrap_or(RECORD_TTL).saturating_sub(left);
         let mut record = ClientRecord { id: id.to_owned(), age, ..ClientRecord::default() };
         for (field, value) in fields.take(FIELDS_READ_MAX) {
             if value.len() > FIELD_BYTES_READ_MAX {
@@ -279,11 +351,20 @@ impl ClientRecord {
                     record.lives = Duration::from_millis(text().parse().unwrap_or(0)).saturating_add(age);
                 }
                 "more" => record.more = text().parse().unwrap_or(0),
+                "over" => record.is_over = value == b"1",
+                _ if field.starts_with("lost:") => {
+                    let lost = LostHold::parse(value);
+                    record
+                        .losses
+                        .extend(lost.map(|lost| LostHold { ago: lost.ago.saturating_add(age), ..lost }));
+                }
                 _ if field.starts_with("hold:") => record.holds.extend(told()),
                 _ if field.starts_with("wait:") => record.waits.extend(told()),
                 _ => {}
             }
         }
+        record.losses.sort_by_cached_key(|lost| (lost.ago, lost.name.clone()));
+        record.losses.truncate(LOSSES_MAX);
         record.holds.sort_by_cached_key(HoldOrWait::rank);
         record.waits.sort_by_cached_key(HoldOrWait::rank);
         record
@@ -312,13 +393,30 @@ mod tests {
     #[test]
     fn what_is_told_is_read_again_with_the_time_since() {
         let waits = vec![HoldOrWait { owner: None, task: None, ..told(b"a b\xff\n", 9) }];
-        let items = Items { holds: vec![told(b"x", 2_000), told(b"y z", 1_000)], waits, more: 0 };
+        let lost = LostHold {
+            name: LockName::unchecked(b"a 9 \xff"),
+            kind: "write".into(),
+            owner: "id:7".into(),
+            reason: "the lock was forced free by ops: it hung".into(),
+            ago: Duration::from_millis(3),
+        };
+        let holds = vec![told(b"x", 2_000), told(b"y z", 1_000)];
+        let items = Items { holds, waits, more: 0, losses: vec![lost.clone()] };
         let fields = items.fields();
-        let own = [("host", "web-7"), ("pid", "812"), ("why", "import"), ("lives", "5"), ("new", "?")];
+        let own = [
+            ("host", "web-7"),
+            ("pid", "812"),
+            ("why", "import"),
+            ("lives", "5"),
+            ("new", "?"),
+            ("ttl", "60000"),
+        ];
         let own = own.iter().map(|(field, value)| (field.as_bytes(), value.as_bytes()));
         let all = fields.iter().map(|(field, value)| (field.as_bytes(), &value[..])).chain(own);
         let age = Duration::from_millis(500);
-        let record = ClientRecord::of("id", age, all);
+        let record = ClientRecord::of("id", RECORD_TTL - age, all);
+        assert_eq!((record.age, record.is_over), (age, false));
+        assert_eq!(record.losses, [LostHold { ago: lost.ago + age, ..lost }]);
         let later = |item: &HoldOrWait| HoldOrWait { lasts: item.lasts + age, ..item.clone() };
         assert_eq!(record.holds, items.holds.iter().map(later).collect::<Vec<_>>());
         assert_eq!(record.waits, items.waits.iter().map(later).collect::<Vec<_>>());
@@ -329,11 +427,32 @@ mod tests {
         assert!(record.hold(&"x".into(), "id:7").is_some() && record.hold(&"x".into(), "id:8").is_none());
     }
 
+    /// Cron sets neither variable.
+    #[test]
+    fn a_user_without_variables_is_named_as_the_machine_lists_it() {
+        let lines = "root:x:0:0:root:/root:/bin/sh\n# no user\n:x:7:7::/:\nbackup:x:17:34::/:\n";
+        assert_eq!(user_listed(lines, "17").as_deref(), Some("backup"));
+        for nobody in ["7", "34", "170", ""] {
+            assert_eq!(user_listed(lines, nobody), None, "{nobody}");
+        }
+    }
+
     #[test]
     fn a_record_is_bounded_whatever_is_held() {
         let holds: Vec<HoldOrWait> = (0..1_000).map(|at| told(&[b'n'; 400], at)).collect();
         let waits = holds[..60].to_vec();
-        let fields = Items { holds, waits, more: 0 }.fields();
+        let lost = LostHold {
+            name: LockName::unchecked(&[b'n'; 400]),
+            kind: "lock".into(),
+            owner: "id:7".into(),
+            reason: "ä".repeat(1_000),
+            ago: Duration::ZERO,
+        };
+        let losses = vec![lost; 100];
+        let lost_alone = Items { losses: losses.clone(), ..Items::default() }.fields();
+        assert_eq!(lost_alone.len(), LOSSES_MAX);
+        assert!(lost_alone.iter().all(|(_, line)| line.len() < 400 + TEXT_BYTES_MAX + 50));
+        let fields = Items { holds, waits, more: 0, losses }.fields();
         let bytes: usize = fields.iter().map(|(field, value)| field.len() + value.len()).sum();
         assert!(fields.len() < 2 * ITEMS_MAX + 2 && bytes < 16_384, "{} {bytes}", fields.len());
         let written = fields.len() as u64 - 1;
@@ -346,7 +465,11 @@ mod tests {
     #[test]
     fn a_record_of_a_liar_costs_no_more_than_a_bound_and_nothing_else() {
         let long = vec![b'x'; FIELD_BYTES_READ_MAX + 1];
-        let bad: [(&[u8], &[u8]); 7] = [
+        let bad: [(&[u8], &[u8]); 11] = [
+            (b"lost:0", b"lock 1 id:7 9 x gone"),
+            (b"lost:1", b"lock 1 id:7 18446744073709551615 x gone"),
+            (b"lost:2", b"lock 1 id:7 1 xgone"),
+            (b"ttl", b"-1"),
             (b"host", &long),
             (b"hold:0", b"lock"),
             (b"hold:1", b"lock 99999999999999999999999 - - x"),
@@ -356,9 +479,10 @@ mod tests {
             (b"lives", b"18446744073709551615"),
         ];
         let record = ClientRecord::of("id", Duration::from_secs(1), bad.into_iter());
+        assert_eq!((record.losses.len(), record.age), (0, RECORD_TTL - Duration::from_secs(1)));
         assert_eq!((record.holds.len(), record.waits.len(), record.pid, &*record.host), (0, 0, None, ""));
         let many: Vec<_> = (0..2_000).map(|at| (format!("hold:{at}"), b"lock 1 - - x".to_vec())).collect();
         let many = many.iter().map(|(field, value)| (field.as_bytes(), &value[..]));
-        assert_eq!(ClientRecord::of("id", Duration::ZERO, many).holds.len(), FIELDS_READ_MAX);
+        assert_eq!(ClientRecord::of("id", RECORD_TTL, many).holds.len(), FIELDS_READ_MAX);
     }
 }

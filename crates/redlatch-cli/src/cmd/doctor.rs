@@ -169,12 +169,14 @@ async fn in_use(client: &Client, prefix: Option<&str>, lease: Duration) -> Vec<R
     // Names of others are none of the account's business, and may be none that it may read.
     let pattern = prefix.map(|prefix| format!("{}*", redlatch::acl::escaped(prefix)));
     let scope = Scope { glob: pattern.clone(), limit: LOCKS_MAX, ..Scope::default() };
-    let snapshot = match Snapshot::take(client, &scope).await {
+    let mut snapshot = match Snapshot::take(client, &scope).await {
         Ok(snapshot) => snapshot,
         Err(error) => {
             return vec![Row::new(Severity::Note, "lock state", format!("locks cannot be listed: {error}"))];
         }
     };
+    // The checks of the server are there already, in full.
+    snapshot.server.clear();
     let mut rows = alarms(&snapshot, lease);
     let mut states: Vec<LockState> = snapshot.why.names.into_iter().map(|blocked| blocked.state).collect();
     // Any number looks like a semaphore, so only those under a prefix that was asked for are ours to judge.

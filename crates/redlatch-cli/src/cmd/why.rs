@@ -13,7 +13,12 @@ use crate::{
     exit::{self, Failure},
     output::{self, SCHEMA},
     recovery::Recovery,
-    snapshot::{blocking, lock_row::text_and_hex},
+    snapshot::{
+        Snapshot,
+        alarms::{ASK_WHY, Alarm, DEADLOCK, alarms},
+        blocking,
+        lock_row::text_and_hex,
+    },
     store,
     who::{self, Who},
 };
@@ -26,6 +31,7 @@ struct WhyDocument {
     schema: u32,
     names: Vec<NameRow>,
     cycles: Vec<CycleRow>,
+    alarms: Vec<AlarmRow>,
     is_cut: bool,
 }
 
@@ -68,12 +74,34 @@ struct CycleRow {
     is_certain: bool,
 }
 
+#[derive(Serialize)]
+struct AlarmRow {
+    result: &'static str,
+    check: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    detail: String,
+    remedy: Option<&'static str>,
+}
+
+impl From<&Alarm> for AlarmRow {
+    fn from(alarm: &Alarm) -> Self {
+        AlarmRow {
+            result: alarm.result(),
+            check: alarm.subject,
+            name: alarm.name.as_ref().map(text),
+            detail: alarm.text.clone(),
+            remedy: alarm.remedy,
+        }
+    }
+}
+
 fn text(name: &LockName) -> String {
     text_and_hex(name).0
 }
 
-impl From<&Why> for WhyDocument {
-    fn from(why: &Why) -> Self {
+impl WhyDocument {
+    fn of(why: &Why, alarms: &[Alarm]) -> Self {
         let blocker = |blocker: &Blocker| BlockerRow {
             owner: blocker.owner.clone(),
             client: blocker.client.as_ref().map(Who::from),
@@ -118,19 +146,28 @@ impl From<&Why> for WhyDocument {
                     is_certain: cycle.is_certain,
                 })
                 .collect(),
+            alarms: alarms.iter().map(AlarmRow::from).collect(),
             is_cut: why.is_cut,
         }
     }
 }
 
-/// In words, the circles first.
-fn told(why: &Why) -> String {
+/// In words, the circles first, and at the end what else is wrong.
+fn told(why: &Why, alarms: &[Alarm]) -> String {
     let mut words = String::new();
     for cycle in &why.cycles {
         _ = writeln!(words, "{}; none of these goes on until one holder gives up", blocking::cycle(cycle));
     }
     for blocked in &why.names {
         tell(&mut words, blocked);
+    }
+    for alarm in alarms.iter().filter(|alarm| alarm.subject != DEADLOCK) {
+        let remedy = alarm
+            .remedy
+            .filter(|remedy| *remedy != ASK_WHY)
+            .map(|remedy| format!("; {remedy}"))
+            .unwrap_or_default();
+        _ = writeln!(words, "{}: {alarm}{remedy}", alarm.result());
     }
     if why.is_cut {
         words.push_str("there is more than was looked at\n");
@@ -183,15 +220,16 @@ pub(super) fn why(args: WhyArgs, context: &Context) -> Result<u8, Failure> {
         context.talk.say(recovery);
     }
     store::with_client(&settings, async |client| {
-        let why = client.why(&name).await?;
+        let snapshot = Snapshot::about(client, &name).await?;
+        let (why, alarms) = (&snapshot.why, alarms(&snapshot, settings.lease));
         output::emit(&match output::format(args.output, &settings) {
-            Format::Json | Format::Ndjson => output::json(&WhyDocument::from(&why))?,
+            Format::Json | Format::Ndjson => output::json(&WhyDocument::of(why, &alarms))?,
             Format::Name => why
                 .names
                 .iter()
                 .map(|blocked| escape::bytes(blocked.state.name.as_bytes()).to_string() + "\n")
                 .collect(),
-            Format::Table | Format::Wide => told(&why),
+            Format::Table | Format::Wide => told(why, &alarms),
         })?;
         Ok(exit::OK)
     })

@@ -42,7 +42,7 @@ pub(super) fn text(known: &Known, classes: &Classes) -> String {
         "Whether there are more names than were looked at.",
         [(String::new(), cut)],
     );
-    let clients = look.snapshot.clients.len() as f64;
+    let clients = look.snapshot.clients.iter().filter(|client| !client.is_over).count() as f64;
     family(&mut text, "clients", "Clients that tell what they hold or wait for.", [(String::new(), clients)]);
 
     let mut sums: BTreeMap<(&'static str, Arc<str>), Sum> = BTreeMap::new();

@@ -288,7 +288,7 @@ fn client_table(clients: &[ClientRecord]) -> Markup {
                 tbody {
                     @for client in clients {
                         tr {
-                            td { (who::named(client)) }
+                            td { (who::named(client)) @if client.is_over { " (ended)" } }
                             td.number { (human(client.lives)) }
                             td { @for hold in &client.holds { (name_link(&hold.name)) " " } }
                             td { @for wait in &client.waits { (name_link(&wait.name)) " since " (human(wait.lasts)) " " } }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redlatch::{BlockedName, BlockedWaiter, HoldMode, LockName, Severity};
+use redlatch::{BlockedName, BlockedWaiter, ClientRecord, Finding, HoldMode, LockName, LostHold, Severity};
 
 use super::{Snapshot, blocking, lock_row::text_and_hex};
 use crate::{durations::human, escape, who};
@@ -11,8 +11,15 @@ use crate::{durations::human, escape, who};
 const LONG_WAIT_LEASES: u32 = 10;
 /// So many waiters of one name are a herd.
 const HERD: u64 = 100;
+/// A client that lives writes its record again after 25 s.
+const SILENT: Duration = Duration::from_secs(35);
 /// How many waiters are looked at for each name.
 const WAITERS_MAX: usize = 1_000;
+
+/// The remedy that shows more.
+pub(crate) const ASK_WHY: &str = "`redlatch why NAME` shows what it hangs on";
+/// The subject of a circle of waits.
+pub(crate) const DEADLOCK: &str = "deadlock";
 
 /// Something that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,13 +40,16 @@ pub(crate) struct Alarm {
 pub(crate) fn alarms(snapshot: &Snapshot, lease: Duration) -> Vec<Alarm> {
     let long = lease.saturating_mul(LONG_WAIT_LEASES);
     let mut alarms: Vec<Alarm> = snapshot.why.cycles.iter().map(cycle).collect();
+    alarms.extend(snapshot.server.iter().map(Alarm::from));
     for blocked in &snapshot.why.names {
         findings(blocked, &mut alarms);
         alarms.extend(dead_head(blocked));
+        alarms.extend(silent(blocked));
         alarms.extend(long_wait(blocked, long));
         alarms.extend(entered_again(blocked, long));
         alarms.extend(herd(blocked));
     }
+    alarms.extend(snapshot.losses().map(|(client, lost)| lost_hold(client, lost)));
     alarms.sort_by_key(|alarm| alarm.severity != Severity::Problem);
     alarms
 }
@@ -50,8 +60,28 @@ impl Alarm {
         Alarm { severity, subject, name: Some(blocked.state.name.clone()), text, remedy: None }
     }
 
+    /// Its severity in a word.
+    pub(crate) fn result(&self) -> &'static str {
+        match self.severity {
+            Severity::Problem => "problem",
+            _ => "note",
+        }
+    }
+
     fn remedy(self, remedy: &'static str) -> Self {
         Alarm { remedy: Some(remedy), ..self }
+    }
+}
+
+impl From<&Finding> for Alarm {
+    fn from(finding: &Finding) -> Self {
+        Alarm {
+            severity: finding.severity,
+            subject: finding.subject,
+            name: None,
+            text: finding.text.clone(),
+            remedy: finding.remedy,
+        }
     }
 }
 
@@ -59,7 +89,7 @@ fn cycle(cycle: &redlatch::WaitCycle) -> Alarm {
     let severity = if cycle.is_certain { Severity::Problem } else { Severity::Note };
     Alarm {
         severity,
-        subject: "deadlock",
+        subject: DEADLOCK,
         name: cycle.names.first().cloned(),
         text: blocking::cycle_raw(cycle),
         remedy: Some(
@@ -71,31 +101,62 @@ fn cycle(cycle: &redlatch::WaitCycle) -> Alarm {
 /// What is odd about the keys.
 fn findings(blocked: &BlockedName, alarms: &mut Vec<Alarm>) {
     for finding in &blocked.state.findings {
-        let alarm = Alarm::new(Severity::Problem, "lock state", blocked, finding);
+        let held = if blocked.blockers.is_empty() { String::new() } else { held_by(blocked) };
+        let alarm = Alarm::new(Severity::Problem, "lock state", blocked, &format!("{finding}{held}"));
         let remedy = "something other than a lock client wrote the key; force-unlock frees it";
         alarms.push(if blocked.state.ttl_missing { alarm.remedy(remedy) } else { alarm });
     }
 }
 
-/// Who holds it and why, as an ending of a sentence.
+/// Who holds it and why, as another clause.
 fn held_by(blocked: &BlockedName) -> String {
-    let Some(first) = blocked.blockers.first() else { return ", and nobody holds it".into() };
+    let Some(first) = blocked.blockers.first() else { return "; nobody holds it".into() };
     let lasts = first.lasts.map(|lasts| format!(" for {}", human(lasts))).unwrap_or_default();
     let who = first.client.as_ref().map_or_else(|| first.owner.clone(), who::with_reason_raw);
     let more = match blocked.blockers.len() - 1 {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    format!(", which is held{lasts} by {who}{more}")
+    format!("; it is held{lasts} by {who}{more}")
+}
+
+/// What a client has lost, and how.
+fn lost_hold(client: &ClientRecord, lost: &LostHold) -> Alarm {
+    let name = text_and_hex(&lost.name).0;
+    let ended = if client.is_over { "; the client has ended" } else { "" };
+    let (ago, who) = (human(lost.ago), who::with_reason_raw(client));
+    Alarm {
+        severity: Severity::Note,
+        subject: "lost",
+        name: Some(lost.name.clone()),
+        text: format!("\"{name}\": {ago} ago by {who}: {}{ended}", lost.reason),
+        remedy: None,
+    }
+}
+
+/// A holder that has not told for longer than one that lives does.
+fn silent(blocked: &BlockedName) -> Option<Alarm> {
+    let client = blocked.blockers.iter().filter_map(|blocker| blocker.client.as_ref());
+    let client =
+        client.filter(|client| client.age >= SILENT && !client.is_over).max_by_key(|client| client.age)?;
+    let ends = blocked.state.ttl.map(|ttl| format!("; the lease ends in {}", human(ttl))).unwrap_or_default();
+    let text = format!(
+        "nothing was heard for {} of {}, which holds it: it has died or hangs, or cannot reach the server{ends}",
+        human(client.age),
+        who::named_raw(client)
+    );
+    let alarm = Alarm::new(Severity::Note, "silent holder", blocked, &text);
+    Some(alarm.remedy("if it has ended, `redlatch force-unlock NAME --owner ID` frees the name"))
 }
 
 /// The first in a fair queue should have asked again long ago.
 fn dead_head(blocked: &BlockedName) -> Option<Alarm> {
     let head = blocked.state.waiters.first().filter(|waiter| waiter.stale_in == Some(Duration::ZERO))?;
     let behind = blocked.state.waiting.saturating_sub(1);
+    let told = blocked.waiting.iter().find(|waits| waits.told.owner.as_deref() == Some(&*head.owner));
+    let who = told.map_or_else(|| head.owner.clone(), |waits| who::named_raw(&waits.client));
     let text = format!(
-        "{} is first in the queue and overdue, so it has died or hangs; {behind} behind it pass it at their next request",
-        head.owner
+        "{who} is first in the queue and overdue, so it has died or hangs; {behind} behind it pass it at their next request"
     );
     Some(Alarm::new(Severity::Note, "queue", blocked, &text))
 }
@@ -118,10 +179,7 @@ fn long_wait(blocked: &BlockedName, long: Duration) -> Option<Alarm> {
         let alarm = Alarm::new(Severity::Note, "starving writer", blocked, &text);
         return Some(alarm.remedy("let readers hold it for a shorter time, or use a fair lock"));
     }
-    Some(
-        Alarm::new(Severity::Note, "long wait", blocked, &text)
-            .remedy("`redlatch why NAME` shows what it hangs on"),
-    )
+    Some(Alarm::new(Severity::Note, "long wait", blocked, &text).remedy(ASK_WHY))
 }
 
 /// A hold that was entered several times and lasts may have lost one of its releases.
@@ -153,7 +211,7 @@ impl std::fmt::Display for Alarm {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.subject {
             // It begins with that word.
-            "deadlock" => write!(f, "{}", escape::text(&self.text)),
+            DEADLOCK => write!(f, "{}", escape::text(&self.text)),
             subject => write!(f, "{subject}: {}", escape::text(&self.text)),
         }
     }

@@ -6,7 +6,9 @@ pub(crate) mod detail;
 pub(crate) mod lock_row;
 pub(crate) mod order;
 
-use redlatch::{Client, ClientRecord, LockKind, LockState, Why};
+use redlatch::{Client, ClientRecord, Finding, LockKind, LockName, LockState, LostHold, Why};
+
+use redlatch_engine::glob_matches;
 
 use self::lock_row::LockRow;
 use crate::who::Holders;
@@ -34,8 +36,29 @@ pub(crate) struct Snapshot {
     pub(crate) clients: Vec<ClientRecord>,
     /// Holders, waiters, and circles of waits.
     pub(crate) why: Why,
+    /// What is wrong with the servers.
+    pub(crate) server: Vec<Finding>,
     /// There are more names than were looked at.
     pub(crate) is_cut: bool,
+    covered: Covered,
+}
+
+/// The names that a look was for.
+#[derive(Debug)]
+enum Covered {
+    All,
+    Matching(String),
+    These(Vec<LockName>),
+}
+
+impl Covered {
+    fn has(&self, name: &LockName) -> bool {
+        match self {
+            Covered::All => true,
+            Covered::Matching(glob) => glob_matches(glob.as_bytes(), name.as_bytes()),
+            Covered::These(names) => names.contains(name),
+        }
+    }
 }
 
 impl Snapshot {
@@ -52,11 +75,6 @@ impl Snapshot {
             client.list_kinds(&scope.kinds, glob, scope.limit).await?
         };
         let clients = client.clients(CLIENTS_MAX).await.unwrap_or_default();
-        Ok(Self::of(states, clients, scope.limit))
-    }
-
-    /// The same of what was looked at already.
-    pub(crate) fn of(states: Vec<LockState>, clients: Vec<ClientRecord>, limit: usize) -> Self {
         let known = Holders::among(&clients, &states);
         let row = |state: &LockState| {
             let mut row = LockRow::from(state);
@@ -64,7 +82,30 @@ impl Snapshot {
             row
         };
         let rows: Vec<LockRow> = states.iter().map(row).collect();
-        let is_cut = rows.len() >= limit;
-        Snapshot { rows, why: Why::among(states, &clients), clients, is_cut }
+        let is_cut = rows.len() >= scope.limit;
+        let why = Why::among(states, &clients);
+        let server = client.server_trouble().await.unwrap_or_default();
+        let covered = scope.glob.clone().map_or(Covered::All, Covered::Matching);
+        Ok(Snapshot { rows, why, clients, server, is_cut, covered })
+    }
+
+    /// What holds this name up, without rows.
+    ///
+    /// # Errors
+    ///
+    /// As [`take`](Self::take).
+    pub(crate) async fn about(client: &Client, name: &LockName) -> Result<Self, redlatch::Error> {
+        let why = client.why(name).await?;
+        let clients = client.clients(CLIENTS_MAX).await.unwrap_or_default();
+        let server = client.server_trouble().await.unwrap_or_default();
+        let is_cut = why.is_cut;
+        let covered = Covered::These(why.names.iter().map(|blocked| blocked.state.name.clone()).collect());
+        Ok(Snapshot { rows: Vec::new(), why, clients, server, is_cut, covered })
+    }
+
+    /// What clients have lost of the names that were looked at.
+    pub(crate) fn losses(&self) -> impl Iterator<Item = (&ClientRecord, &LostHold)> {
+        let all = self.clients.iter().flat_map(|client| client.losses.iter().map(move |lost| (client, lost)));
+        all.filter(|(_, lost)| self.covered.has(&lost.name))
     }
 }

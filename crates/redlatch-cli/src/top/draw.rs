@@ -245,7 +245,7 @@ fn clients(frame: &mut Frame<'_>, app: &App, area: Rect, palette: Palette) {
     }
     let row = |client: &ClientRecord| {
         Row::new([
-            Cell::new(who::named(client)),
+            Cell::new(who::named(client) + if client.is_over { " (ended)" } else { "" }),
             cell(&human(client.lives)),
             cell(&client.holds.len().to_string()),
             cell(&client.waits.len().to_string()),

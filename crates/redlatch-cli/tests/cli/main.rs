@@ -19,6 +19,7 @@ mod guarded;
 mod habits;
 mod hold;
 mod hostile;
+mod incidents;
 mod interrupted;
 mod journal;
 mod kinds;

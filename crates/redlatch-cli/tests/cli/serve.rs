@@ -25,13 +25,13 @@ struct Answer {
 }
 
 /// A `serve` of one test.
-struct Serve {
+pub(crate) struct Serve {
     _running: Running,
     port: u16,
 }
 
 impl Serve {
-    fn start(place: &Place, options: &[&str]) -> Self {
+    pub(crate) fn start(place: &Place, options: &[&str]) -> Self {
         fs::write(place.path("token"), format!("{TOKEN}\n")).unwrap();
         let mut command = place
             .redlatch([&["serve", "--listen", "127.0.0.1:0", "--token-file", "token"], options].concat());
@@ -64,7 +64,7 @@ impl Serve {
 
     /// A page, asked for with the token.
     #[track_caller]
-    fn page(&self, path: &str) -> String {
+    pub(crate) fn page(&self, path: &str) -> String {
         let answer = self.ask(path, Some(BASIC));
         assert_eq!(answer.code, 200, "{path}: {answer:?}");
         answer.body

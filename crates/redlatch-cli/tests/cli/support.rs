@@ -28,13 +28,14 @@ pub(crate) const GRACE: &str = "300ms";
 pub(crate) struct Place {
     dir: tempfile::TempDir,
     url: Option<String>,
+    settings: Vec<(&'static str, &'static str)>,
 }
 
 impl Place {
     /// With a local engine that nobody else sees.
     pub(crate) fn local() -> Self {
         redlatch_testkit::stall::watch();
-        Place { dir: redlatch_testkit::dir::for_sockets("rl").unwrap(), url: None }
+        Place { dir: redlatch_testkit::dir::for_sockets("rl").unwrap(), url: None, settings: Vec::new() }
     }
 
     /// With the locks on this server.
@@ -47,6 +48,11 @@ impl Place {
     /// Uses another address, such as one with an account in it.
     pub(crate) fn set_url(&mut self, url: &str) {
         self.url = Some(url.to_owned());
+    }
+
+    /// Has everything that is started from here on see this variable.
+    pub(crate) fn set(&mut self, variable: &'static str, value: &'static str) {
+        self.settings.push((variable, value));
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -92,6 +98,7 @@ impl Place {
         if let Some(url) = &self.url {
             command.env("REDLATCH_URL", url);
         }
+        command.envs(self.settings.iter().copied());
     }
 
     /// Runs to the end.

@@ -66,7 +66,7 @@ impl Top {
         self.seen.lock().unwrap()
     }
 
-    fn screen(&self) -> String {
+    pub(crate) fn screen(&self) -> String {
         self.seen().parser.screen().contents()
     }
 

@@ -15,6 +15,7 @@ impl Core {
     pub(crate) fn lose(self: &Arc<Self>, lease: &Arc<HeldLease>, reason: LossReason) {
         if lease.lose(reason.clone()) {
             self.hold_ended(lease, HoldEnd::Lost(&reason));
+            self.note_loss(lease, &reason);
             self.note_own_write_hold_may_last(lease, self.now_ms());
             self.lanes.forget(lease);
             if reason == LossReason::Expired && self.outlives_its_time(lease) {

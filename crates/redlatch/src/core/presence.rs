@@ -4,7 +4,7 @@
 //! sleep at the server, and those who wait behind it are found in their lane.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::{Arc, PoisonError, Weak},
     time::Duration,
 };
@@ -13,13 +13,13 @@ use tokio::task::Id as TaskId;
 
 use super::{Core, lease::HeldLease};
 use crate::{
-    error::ErrorKind,
+    error::{ErrorKind, LossReason},
     kind::key_pattern::CLIENT_RECORD,
     name::LockName,
     observe::Subject,
     owner::Owner,
     panic_safe::Signal,
-    presence::{HoldOrWait, ITEMS_MAX, Items, RECORD_TTL},
+    presence::{HoldOrWait, ITEMS_MAX, Items, LOSS_TOLD, LOSSES_MAX, LostHold, RECORD_TTL},
     scripts::PRESENCE_SET,
     store::Call,
     sync::{
@@ -67,6 +67,8 @@ pub(super) struct PresenceState {
     began_ms: u64,
     budget: Mutex<Budget>,
     waits: Mutex<BTreeMap<u64, Waiting>>,
+    /// The last ones, with the time of each; the oldest first.
+    losses: Mutex<VecDeque<(u64, LostHold)>>,
     next: AtomicU64,
     /// There may be something new to tell.
     changed: AtomicBool,
@@ -83,6 +85,7 @@ impl PresenceState {
             began_ms: now_ms,
             budget: Mutex::new(Budget { writes: WRITES_AT_ONCE, since_ms: now_ms }),
             waits: Mutex::default(),
+            losses: Mutex::default(),
             next: AtomicU64::default(),
             changed: AtomicBool::default(),
             is_kept: AtomicBool::default(),
@@ -97,6 +100,14 @@ impl PresenceState {
 
     fn waits(&self) -> MutexGuard<'_, BTreeMap<u64, Waiting>> {
         self.waits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was lost before long, the last first.
+    fn losses(&self, now_ms: u64) -> Vec<LostHold> {
+        let mut losses = self.losses.lock().unwrap_or_else(PoisonError::into_inner);
+        let ago = |at_ms: u64| Duration::from_millis(now_ms.saturating_sub(at_ms));
+        losses.retain(|(at_ms, _)| ago(*at_ms) < LOSS_TOLD);
+        losses.iter().rev().map(|(at_ms, lost)| LostHold { ago: ago(*at_ms), ..lost.clone() }).collect()
     }
 }
 
@@ -189,6 +200,35 @@ impl Core {
         Some(NotedWaits { core: self.clone(), numbers })
     }
 
+    /// A hold was lost, which others are told for a while, unless it was too short to be told of.
+    pub(super) fn note_loss(&self, lease: &HeldLease, reason: &LossReason) {
+        let now_ms = self.now_ms();
+        let since_ms = lease.schedule.seen_ms.load(Ordering::Relaxed);
+        let is_worth_telling = since_ms != 0 && now_ms.saturating_sub(since_ms) >= WORTH_TELLING_MS;
+        // These are no news: the client is about to end, or is another one than the holder.
+        let is_its_end = matches!(reason, LossReason::Shutdown | LossReason::Forked);
+        if !self.tells_presence() || !is_worth_telling || is_its_end {
+            return;
+        }
+        let has_moved = self.store.incarnation(&lease.keys.key) != lease.last_seen_in();
+        let since =
+            if has_moved { "; another server process has taken over since it was last seen" } else { "" };
+        let lost = LostHold {
+            name: lease.keys.name.clone(),
+            kind: lease.keys.subject().kind.to_owned(),
+            owner: lease.owner.field().to_string(),
+            reason: format!("{reason}{since}"),
+            ago: Duration::ZERO,
+        };
+        let mut losses = self.presence.losses.lock().unwrap_or_else(PoisonError::into_inner);
+        if losses.len() == LOSSES_MAX {
+            losses.pop_front();
+        }
+        losses.push_back((now_ms, lost));
+        drop(losses);
+        self.presence_changed();
+    }
+
     fn tells_presence(&self) -> bool {
         self.config.presence.is_told && !self.presence.refused.load(Ordering::Relaxed)
     }
@@ -275,7 +315,7 @@ impl Core {
         all.sort_by_cached_key(|(told, _, is_hold)| (told.rank(), *is_hold));
         // Tasks are numbered anew for each record: two runs of a program give them different ids.
         let mut numbers: HashMap<TaskId, u64> = HashMap::new();
-        let mut items = Items { more, ..Items::default() };
+        let mut items = Items { more, losses: self.presence.losses(now_ms), ..Items::default() };
         for (mut told, task, is_hold) in all {
             let next = numbers.len() as u64 + 1;
             told.task = task.map(|task| *numbers.entry(task).or_insert(next));
@@ -284,10 +324,10 @@ impl Core {
         (items, is_young)
     }
 
-    /// Writes the record, or ends it.
-    async fn write_record(&self, items: &Items, lives_ms: u64) {
-        let ttl_ms =
-            if items.is_empty() { 0 } else { i64::try_from(RECORD_TTL.as_millis()).unwrap_or(i64::MAX) };
+    /// Writes the record for so long, or ends it if it has no items.
+    async fn write_record(&self, items: &Items, ttl: Duration, is_over: bool) {
+        let lives_ms = self.now_ms().saturating_sub(self.presence.began_ms);
+        let ttl_ms = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
         let mut call =
             Call::new(&PRESENCE_SET).key(&Arc::from(CLIENT_RECORD.of(self.id.as_bytes()))).int(ttl_ms);
         if !items.is_empty() {
@@ -297,8 +337,13 @@ impl Core {
                 .identity()
                 .into_iter()
                 .map(|(field, text)| (field.to_owned(), text.into_bytes()));
-            let lives = ("lives".to_owned(), lives_ms.to_string().into_bytes());
-            for (field, value) in own.chain([lives]).chain(items.fields()) {
+            let number = |field: &str, number: u64| (field.to_owned(), number.to_string().into_bytes());
+            let now = [
+                number("lives", lives_ms),
+                number("ttl", ttl_ms.unsigned_abs()),
+                number("over", is_over.into()),
+            ];
+            for (field, value) in own.chain(now).chain(items.fields()) {
                 call = call.text(&field.into()).bytes(&Arc::from(value));
             }
         }
@@ -310,17 +355,27 @@ impl Core {
         }
     }
 
-    /// At the end of the client, if it has told anything.
+    /// At the end of the client, if it has told anything. What it has lost stays told for a while: its program may have ended because of it.
     pub(super) async fn withdraw_record(&self) {
         if self.presence.is_kept.load(Ordering::SeqCst) && self.tells_presence() {
-            self.write_record(&Items::default(), 0).await;
+            let losses = self.presence.losses(self.now_ms());
+            let left = losses.first().map_or(Duration::ZERO, |last| LOSS_TOLD.saturating_sub(last.ago));
+            self.write_record(&Items { losses, ..Items::default() }, left, true).await;
         }
     }
 }
 
+/// What a record tells of a name.
+#[derive(Clone, Copy, PartialEq)]
+enum ToldAs {
+    Hold,
+    Wait,
+    Lost,
+}
+
 /// Keeps the record while there is something to tell.
 async fn keep_record(core: Weak<Core>) {
-    let mut written: Option<(u64, Vec<(LockName, bool)>)> = None;
+    let mut written: Option<(u64, Vec<(LockName, ToldAs)>)> = None;
     loop {
         let Some(here) = core.upgrade() else { return };
         if here.is_closed() || !here.tells_presence() {
@@ -334,17 +389,18 @@ async fn keep_record(core: Weak<Core>) {
         if (again || now_ms >= refresh_ms) && now_ms >= may_write_ms {
             here.presence.changed.store(false, Ordering::SeqCst);
             let (items, is_young) = here.gather(now_ms);
-            let of = |items: &[HoldOrWait], is_hold| {
-                items.iter().map(|told| (told.name.clone(), is_hold)).collect::<Vec<_>>()
+            let of = |items: &[HoldOrWait], told_as| {
+                items.iter().map(|told| (told.name.clone(), told_as)).collect::<Vec<_>>()
             };
-            let told = [of(&items.holds, true), of(&items.waits, false)].concat();
+            let lost = items.losses.iter().map(|lost| (lost.name.clone(), ToldAs::Lost)).collect();
+            let told = [of(&items.holds, ToldAs::Hold), of(&items.waits, ToldAs::Wait), lost].concat();
             let is_news = match &written {
                 None => !items.is_empty(),
                 Some((_, before)) => *before != told || now_ms >= refresh_ms,
             };
             if is_news {
                 here.presence.budget().take();
-                here.write_record(&items, now_ms.saturating_sub(here.presence.began_ms)).await;
+                here.write_record(&items, RECORD_TTL, false).await;
                 written = (!items.is_empty()).then_some((now_ms, told));
             }
             again = is_young;

@@ -9,7 +9,7 @@ use crate::{
     error::Error,
     kind::key_pattern::CLIENT_RECORD,
     owner::client_of,
-    presence::{ClientRecord, RECORD_TTL},
+    presence::ClientRecord,
     scripts,
     store::{Call, Fault, protocol_error},
 };
@@ -109,10 +109,8 @@ impl Client {
         if fields.is_empty() {
             return Ok(None);
         }
-        // By the server's clock: nobody's own is believed.
         let left_ms = ttl.int().and_then(|ms| u64::try_from(ms).ok()).unwrap_or(0);
-        let age = RECORD_TTL.saturating_sub(Duration::from_millis(left_ms));
         let pairs = fields.chunks_exact(2).filter_map(|pair| Some((pair[0].bytes()?, pair[1].bytes()?)));
-        Ok(Some(ClientRecord::of(id, age, pairs)))
+        Ok(Some(ClientRecord::of(id, Duration::from_millis(left_ms), pairs)))
     }
 }

@@ -214,6 +214,12 @@ pub trait Store: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
 
+    /// What is wrong with the servers at this moment: the part of [`diagnose`](Self::diagnose) that is cheap, changes nothing, and may
+    /// change from one minute to the next.
+    fn trouble(&self) -> DiagnoseFuture {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
     /// Tries whether the account may do what these kinds need for names that begin with the prefix; nothing where there are no
     /// accounts.
     fn try_rights(&self, _kinds: &[Kind], _prefix: &str) -> DiagnoseFuture {

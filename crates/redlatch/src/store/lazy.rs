@@ -289,6 +289,10 @@ impl Store for LazyStore {
         self.with(|store| store.diagnose())
     }
 
+    fn trouble(&self) -> DiagnoseFuture {
+        self.with(|store| store.trouble())
+    }
+
     fn try_rights(&self, kinds: &[Kind], prefix: &str) -> DiagnoseFuture {
         let (kinds, prefix) = (kinds.to_vec(), prefix.to_owned());
         self.with(move |store| store.try_rights(&kinds, &prefix))

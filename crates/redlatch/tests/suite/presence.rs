@@ -10,7 +10,7 @@ use std::{
 
 use futures_util::future::join_all;
 use redlatch::{
-    Client, LockKind, LockName, Presence, Why, acl, blocking,
+    Client, ClientRecord, Force, Guard, LockKind, LockName, LostHold, Presence, Why, acl, blocking,
     observe::{Event, Observer},
 };
 use redlatch_testkit::server::RedisServer;
@@ -129,6 +129,86 @@ async fn who_tells_nothing_and_what_is_short_leave_no_record() {
 }
 
 /// A record is written at most once in 10 s on average, whatever is held.
+/// Looks until the record of a client tells of a loss of this name.
+async fn loss(looker: &Client, id: &str, name: &str) -> (ClientRecord, LostHold) {
+    let mut found = None;
+    until("the loss is told", async || {
+        let Some(record) = looker.client_record(id).await.unwrap() else { return false };
+        let lost = record.losses.iter().find(|lost| lost.name == LockName::from(name)).cloned();
+        found = lost.map(|lost| (record, lost));
+        found.is_some()
+    })
+    .await;
+    found.unwrap()
+}
+
+/// Holds these for long enough to be told of.
+async fn told_holds(client: &Client, looker: &Client, names: &[&str]) -> Vec<Guard> {
+    let mut guards = Vec::new();
+    for name in names {
+        guards.push(client.lock(*name).lock().await.unwrap());
+    }
+    until("the holds are told", async || {
+        let record = looker.client_record(client.id()).await.unwrap();
+        record.is_some_and(|record| record.holds.len() == names.len())
+    })
+    .await;
+    guards
+}
+
+/// The program may have ended because of it, and its log is where nobody looks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_lost_is_told_for_a_while_also_by_a_client_that_has_ended() {
+    let server = RedisServer::start().unwrap();
+    let holder = client(&server, Presence::told().program("billing").why("nightly import")).await;
+    let looker = Client::connect(&server.url()).await.unwrap();
+    let short = holder.lock("short").lock().await.unwrap();
+    server.cmd(&["DEL", "short"]).unwrap();
+    told("the short one", short.lost()).await;
+    let guards = told_holds(&holder, &looker, &["forced", "deleted"]).await;
+    let owner = guards[0].owner().to_text();
+    let force = Force::new().by("ops@desk").reason("it hung");
+    looker.lock("forced").force(force).await.unwrap();
+    server.cmd(&["DEL", "deleted"]).unwrap();
+    for guard in &guards {
+        told("the loss", guard.lost()).await;
+    }
+    let (record, lost) = loss(&looker, holder.id(), "forced").await;
+    assert_eq!((&*lost.kind, lost.owner == owner, record.is_over), ("lock", true, false));
+    assert_eq!(lost.reason, "the lock was forced free by ops@desk: it hung");
+    let (_, lost) = loss(&looker, holder.id(), "deleted").await;
+    assert_eq!(lost.reason, "the lock was deleted on the server");
+    let id = holder.id().to_owned();
+    drop(guards);
+    holder.shutdown(Duration::from_secs(5)).await;
+    let (record, lost) = loss(&looker, &id, "forced").await;
+    assert!(record.is_over && record.holds.is_empty() && record.waits.is_empty(), "{record:?}");
+    assert!(record.age < ms(30_000) && lost.ago < ms(60_000), "{record:?}");
+    assert_eq!(
+        (record.losses.len(), &*record.program),
+        (2, "billing"),
+        "what was held for moments is not told: {record:?}"
+    );
+    let ttl = server.cmd(&["PTTL", &format!("redlatch:client:{{{id}}}")]).unwrap();
+    assert!(matches!(ttl, redis::Value::Int(500_000..=600_000)), "ten minutes from the last loss: {ttl:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_loss_with_the_servers_data_says_that_another_process_serves() {
+    let server = RedisServer::start().unwrap();
+    let holder = client(&server, Presence::told()).await;
+    let looker = Client::connect(&server.url()).await.unwrap();
+    let guards = told_holds(&holder, &looker, &["job"]).await;
+    server.kill9();
+    server.restart_empty().unwrap();
+    told("the loss", guards[0].lost()).await;
+    let (_, lost) = loss(&looker, holder.id(), "job").await;
+    assert!(
+        lost.reason.starts_with("the lock was deleted on the server; another server process"),
+        "{lost:?}"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn however_much_changes_a_record_is_written_seldom() {
     let server = RedisServer::start().unwrap();

@@ -39,14 +39,17 @@ impl LastSeen {
         self.at_ms.load(Ordering::Acquire)
     }
 
+    pub(super) fn incarnation(&self) -> u64 {
+        self.incarnation.load(Ordering::Acquire)
+    }
+
     pub(super) fn is_since(&self, interruption: LastInterruption) -> bool {
-        self.at_ms() >= interruption.since_ms
-            && self.incarnation.load(Ordering::Acquire) == interruption.incarnation
+        self.at_ms() >= interruption.since_ms && self.incarnation() == interruption.incarnation
     }
 }
 
 impl Clone for LastSeen {
     fn clone(&self) -> Self {
-        LastSeen::of(SentAt { at_ms: self.at_ms(), incarnation: self.incarnation.load(Ordering::Acquire) })
+        LastSeen::of(SentAt { at_ms: self.at_ms(), incarnation: self.incarnation() })
     }
 }

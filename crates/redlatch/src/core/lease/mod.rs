@@ -305,6 +305,11 @@ impl HeldLease {
         self.last_seen.at_ms()
     }
 
+    /// The [incarnation](crate::store::Store::incarnation) of the server that last showed it.
+    pub(crate) fn last_seen_in(&self) -> u64 {
+        self.last_seen.incarnation()
+    }
+
     /// Whether it has been seen since the last interruption.
     pub(crate) fn is_seen_since(&self, interruption: LastInterruption) -> bool {
         self.last_seen.is_since(interruption)

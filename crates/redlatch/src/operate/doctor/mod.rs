@@ -48,6 +48,19 @@ impl Client {
         Ok(findings)
     }
 
+    /// What is wrong with the servers at this moment, for looks that are repeated: memory that is nearly full, keys that may be evicted, a server that
+    /// is a replica, a clock that is off. It costs two commands for each server and changes nothing. The local engine and stores without servers have no
+    /// findings, and neither has a server that may not be asked.
+    ///
+    /// # Errors
+    ///
+    /// A server that is unreachable; with several, that is a finding.
+    pub async fn server_trouble(&self) -> Result<Vec<Finding>, Error> {
+        self.core.check_open()?;
+        self.core.keeper.note_call();
+        self.core.store.trouble().await.map_err(Fault::into_error)
+    }
+
     /// Tries each right that these kinds need for names that begin with `prefix`, with a name that nobody else uses, and names
     /// the rules that are missing. Nothing is left behind. Stores without accounts have no findings.
     ///

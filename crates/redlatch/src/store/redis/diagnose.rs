@@ -9,6 +9,7 @@ use redis::Cmd;
 
 use super::{link::Link, node::Node};
 use crate::{
+    error::ErrorKind,
     finding::{Finding, Severity},
     store::{Fault, Reply},
 };
@@ -63,6 +64,28 @@ impl Node {
 }
 
 impl Node {
+    /// What is wrong now. It asks two questions, of which an account may be refused the first.
+    pub(super) async fn trouble(self: std::sync::Arc<Self>) -> Result<Vec<Finding>, Fault> {
+        let link = self.link().await?;
+        let mut findings = Vec::new();
+        match ask(&link, &["INFO"]).await {
+            Ok(reply) => {
+                let info = sections(&reply);
+                eviction(&info, &link, &mut findings).await;
+                findings.extend(memory(&info));
+                replication(&info, &mut findings);
+            }
+            Err(fault) if fault.error().kind() == ErrorKind::Permission => {}
+            Err(fault) => return Err(fault),
+        }
+        // What is as it was set up is for `diagnose`.
+        findings.retain(|finding| finding.severity == Severity::Problem);
+        let mut clocks = Vec::new();
+        clock(&link, &mut clocks).await;
+        findings.extend(clocks.into_iter().filter(|finding| finding.severity != Severity::Good));
+        Ok(findings)
+    }
+
     /// Whether one server answers at the address, as far as a few connections show it.
     async fn turns(&self, findings: &mut Vec<Finding>) {
         let Ok(processes) = Link::processes(self.dial(), CONNECTIONS_TRIED).await else { return };

@@ -513,6 +513,10 @@ impl Store for FollowingStore {
         })
     }
 
+    fn trouble(&self) -> DiagnoseFuture {
+        Box::pin(self.shared.master().trouble())
+    }
+
     fn place(&self) -> Option<String> {
         Some(self.shared.place.clone())
     }

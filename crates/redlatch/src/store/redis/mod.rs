@@ -172,6 +172,13 @@ impl Store for RedisStore {
         Box::pin(self.node.clone().diagnose(true))
     }
 
+    fn trouble(&self) -> DiagnoseFuture {
+        if self.node.dial().is_local() {
+            return Box::pin(std::future::ready(Ok(Vec::new())));
+        }
+        Box::pin(self.node.clone().trouble())
+    }
+
     fn try_rights(&self, kinds: &[Kind], prefix: &str) -> DiagnoseFuture {
         if self.node.dial().is_local() {
             return Box::pin(std::future::ready(Ok(Vec::new())));

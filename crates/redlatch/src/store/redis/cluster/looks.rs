@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use futures_util::future::try_join_all;
+use futures_util::future::{join_all, try_join_all};
 use redis::Cmd;
 
 use super::{
@@ -84,6 +84,18 @@ impl Inner {
             }
         }
         Ok(findings)
+    }
+
+    pub(super) async fn trouble(&self) -> Result<Vec<Finding>, Fault> {
+        self.topology.looked().await;
+        let asked = self.topology.masters().into_iter().map(async |(_, member)| {
+            let at = member.addr.to_string();
+            let found = member.node.clone().trouble().await;
+            let found = found
+                .unwrap_or_else(|fault| vec![Finding::new(Severity::Problem, "master", fault.to_string())]);
+            found.into_iter().map(|finding| finding.at(&at)).collect::<Vec<_>>()
+        });
+        Ok(join_all(asked).await.concat())
     }
 
     /// Accounts are each node's own. A node looks at the rights before it looks at the slot, so each master answers for any name.

@@ -259,6 +259,11 @@ impl Store for ClusterStore {
         Box::pin(async move { inner.diagnose().await })
     }
 
+    fn trouble(&self) -> DiagnoseFuture {
+        let inner = self.inner.clone();
+        Box::pin(async move { inner.trouble().await })
+    }
+
     fn close(&self) {
         self.inner.ears.close();
         self.inner.topology.close();

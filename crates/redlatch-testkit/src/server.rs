@@ -20,7 +20,7 @@ use tempfile::TempDir;
 
 pub use self::clock::Clock;
 pub use self::keyspace::{KeyContent, KeyDump, check_keyspace, keyspace_diff};
-pub use self::program::ServerProgram;
+pub use self::program::{ServerProgram, tool};
 pub use self::tls::TlsFiles;
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::ReservedPort;

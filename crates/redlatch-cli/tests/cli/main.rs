@@ -28,6 +28,7 @@ mod latch;
 mod layout;
 mod leaving;
 mod looking;
+mod monitoring;
 mod namespaces;
 mod outages;
 mod place;

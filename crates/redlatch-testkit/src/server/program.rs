@@ -77,6 +77,12 @@ impl fmt::Display for ServerProgram {
     }
 }
 
+/// Where a program is that the scripts fetch for the tests: in their folder, or as the system has it.
+pub fn tool(name: &str) -> PathBuf {
+    let fetched = servers_dir().join(name);
+    if fetched.exists() { fetched } else { name.into() }
+}
+
 /// The folder of `scripts/install-servers`; the rule is the same there.
 fn servers_dir() -> PathBuf {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);

@@ -9,6 +9,7 @@ mod door;
 mod durations;
 mod escape;
 mod exit;
+mod forcing;
 mod hint;
 mod output;
 mod own_program;

@@ -87,6 +87,9 @@ pub(crate) struct ServeArgs {
     /// Read the token that every request has to know from this file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) token_file: Option<PathBuf>,
+    /// Let a person who knows the token take a name from its holder.
+    #[arg(long)]
+    pub(crate) allow_actions: bool,
     /// Look at the server at most once in each TIME, however many pages are open.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = durations::parse_positive)]
     pub(crate) interval: Duration,

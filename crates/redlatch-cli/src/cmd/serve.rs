@@ -28,6 +28,7 @@ pub(super) fn serve(args: &ServeArgs, context: &Context) -> Result<u8, Failure> 
         lease: settings.lease,
         listen: args.listen,
         token,
+        allows_actions: args.allow_actions,
     };
     store::with_client(&settings, async |client| serve::run(client, options, &context.talk).await)
 }

@@ -46,7 +46,12 @@ impl Token {
             "basic" => password(rest.trim()),
             _ => None,
         };
-        given.is_some_and(|given| is_same(&given, self.0.reveal().as_bytes()))
+        given.is_some_and(|given| self.is(&given))
+    }
+
+    /// Whether this is the token.
+    pub(super) fn is(&self, given: &[u8]) -> bool {
+        is_same(given, self.0.reveal().as_bytes())
     }
 }
 

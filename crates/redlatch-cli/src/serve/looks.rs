@@ -58,6 +58,16 @@ impl Looks {
         Looks { client, scope, interval, lease, known: Mutex::default() }
     }
 
+    /// The client that looks.
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Something was changed: what is known is out of date.
+    pub(super) async fn look_again(&self) {
+        self.known.lock().await.looked_at = None;
+    }
+
     /// What is known, no older than the interval. Those who ask meanwhile wait for the same look.
     pub(super) async fn known(&self) -> Known {
         let mut known = self.known.lock().await;

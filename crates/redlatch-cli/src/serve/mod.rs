@@ -1,17 +1,23 @@
-//! `redlatch serve`: the locks as pages, for a browser and for Prometheus. It changes nothing.
+//! `redlatch serve`: the locks as pages, for a browser and for Prometheus. It changes nothing unless it is allowed to.
 
 mod access;
+mod actions;
 mod bounded;
 mod looks;
 mod metrics;
 mod pages;
 
-use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use axum::{
     Router,
-    extract::{Query, Request, State},
-    http::{HeaderName, HeaderValue, StatusCode, header},
+    extract::{DefaultBodyLimit, Form, Query, Request, State},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
     middleware::{self, Next},
     response::{
         Html, IntoResponse, Response,
@@ -26,15 +32,19 @@ use tokio::{net::TcpListener, sync::Semaphore};
 
 use self::{
     access::{Token, USER},
+    actions::{Asked, Refusal},
     bounded::Bounded,
     looks::Looks,
     pages::{Choice, Frame},
 };
 use crate::{
     config::Secret,
+    escape,
     exit::{self, Failure},
+    forcing,
     snapshot::{Scope, order::Sort},
     talk::Talk,
+    timestamp::rfc3339,
 };
 
 /// How many pages are kept up to date at once.
@@ -52,6 +62,8 @@ pub(crate) struct Options {
     pub(crate) listen: SocketAddr,
     /// What a request has to know; one is made and told if there is none.
     pub(crate) token: Option<Secret>,
+    /// Whether who knows it may take a name from its holder.
+    pub(crate) allows_actions: bool,
 }
 
 /// What every request needs.
@@ -61,6 +73,9 @@ struct Shared {
     token: Token,
     classes: Classes,
     listeners: Arc<Semaphore>,
+    /// What its own forms have in them; none where nothing may be changed.
+    form: Option<Token>,
+    talk: Talk,
 }
 
 type Served = State<Arc<Shared>>;
@@ -91,6 +106,8 @@ pub(crate) async fn run(client: &Client, options: Options, talk: &Talk) -> Resul
         token,
         classes: Classes::default(),
         listeners: Arc::new(Semaphore::new(LISTENERS_MAX)),
+        form: options.allows_actions.then(Token::new).transpose()?,
+        talk: *talk,
     };
     // A signal ends it as it ends any program: nothing is held here.
     axum::serve(Bounded::new(listener), router(Arc::new(shared))).await.map_err(cannot)?;
@@ -98,7 +115,12 @@ pub(crate) async fn run(client: &Client, options: Options, talk: &Talk) -> Resul
 }
 
 fn router(shared: Arc<Shared>) -> Router {
-    let closed = Router::new()
+    let mut closed = Router::new();
+    if shared.form.is_some() {
+        let limit = DefaultBodyLimit::max(actions::FORM_BYTES_MAX);
+        closed = closed.route("/force", get(force_form).post(force)).layer(limit);
+    }
+    let closed = closed
         .route("/", get(locks))
         .route("/blocking", get(blocking))
         .route("/clients", get(clients))
@@ -149,13 +171,13 @@ async fn safe_headers(mut response: Response) -> Response {
 /// What the form of the first page sends. What is not understood is as if it had not been sent.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Asked {
+struct Wanted {
     q: String,
     sort: String,
     reversed: String,
 }
 
-async fn locks(State(shared): Served, Query(asked): Query<Asked>) -> Html<String> {
+async fn locks(State(shared): Served, Query(asked): Query<Wanted>) -> Html<String> {
     let sort = Sort::ALL.into_iter().find(|sort| sort.word() == asked.sort).unwrap_or(Sort::Waiters);
     let choice = Choice { filter: asked.q, sort, is_reversed: asked.reversed == "1" };
     page(&shared, |frame| frame.locks(&choice)).await
@@ -173,24 +195,66 @@ async fn alarms(State(shared): Served) -> Html<String> {
     page(&shared, |frame| frame.alarms()).await
 }
 
-/// Which name a page is about, in hexadecimal.
+/// Which name a page is about, in hexadecimal, and which holder of it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct OneName {
     hex: String,
+    owner: String,
 }
 
-async fn lock(State(shared): Served, Query(asked): Query<OneName>) -> Response {
-    let name = pages::of_hex(&asked.hex).and_then(|bytes| LockName::new(bytes).ok());
-    match name {
-        Some(name) => page(&shared, |frame| frame.lock(&name)).await.into_response(),
-        None => (StatusCode::BAD_REQUEST, "hex is not the name of a lock\n").into_response(),
+impl OneName {
+    fn name(&self) -> Option<LockName> {
+        pages::of_hex(&self.hex).and_then(|bytes| LockName::new(bytes).ok())
     }
+}
+
+const NO_NAME: (StatusCode, &str) = (StatusCode::BAD_REQUEST, "hex is not the name of a lock\n");
+
+async fn lock(State(shared): Served, Query(asked): Query<OneName>) -> Response {
+    match asked.name() {
+        Some(name) => page(&shared, |frame| frame.lock(&name)).await.into_response(),
+        None => NO_NAME.into_response(),
+    }
+}
+
+/// Asks why a name is to be taken from a holder.
+async fn force_form(State(shared): Served, Query(asked): Query<OneName>) -> Response {
+    match (asked.name(), &shared.form) {
+        (Some(name), Some(form)) => {
+            page(&shared, |frame| frame.force(&name, &asked.owner, form)).await.into_response()
+        }
+        _ => NO_NAME.into_response(),
+    }
+}
+
+/// Takes a name from the holder that was on the page.
+async fn force(State(shared): Served, headers: HeaderMap, Form(form): Form<actions::Form>) -> Response {
+    let Some(secret) = &shared.form else { return StatusCode::NOT_FOUND.into_response() };
+    let asked = match actions::asked(form, &headers, secret) {
+        Ok(asked) => asked,
+        Err(Refusal::Forged) => {
+            let text = "this was not sent by a page of this process; open the page of the lock anew\n";
+            return (StatusCode::FORBIDDEN, text).into_response();
+        }
+        Err(Refusal::Unfit(why)) => return (StatusCode::BAD_REQUEST, format!("{why}\n")).into_response(),
+    };
+    let Asked { name, owner, by, reason } = &asked;
+    let outcome = forcing::force(shared.looks.client(), name, owner, by, reason).await;
+    shared.looks.look_again().await;
+    if outcome.is_taken {
+        let at = rfc3339(SystemTime::now());
+        let (by, reason) = (escape::text(by), escape::text(reason));
+        shared.talk.say(format_args!("{at} {} by {by}; reason: {reason}", outcome.told));
+    }
+    let code = if outcome.is_taken { StatusCode::OK } else { StatusCode::CONFLICT };
+    (code, page(&shared, |frame| frame.forced(name, &outcome.told)).await).into_response()
 }
 
 async fn page(shared: &Shared, draw: impl FnOnce(&Frame<'_>) -> maud::Markup) -> Html<String> {
     let known = shared.looks.known().await;
-    Html(draw(&Frame { place: &shared.place, known: &known }).into_string())
+    let may_force = shared.form.is_some();
+    Html(draw(&Frame { place: &shared.place, known: &known, may_force }).into_string())
 }
 
 async fn metrics_page(State(shared): Served) -> impl IntoResponse {

@@ -6,7 +6,10 @@ use std::time::Duration;
 use maud::{DOCTYPE, Markup, html};
 use redlatch::{ClientRecord, LockName, Severity};
 
-use super::looks::{Known, Look};
+use super::{
+    access::Token,
+    looks::{Known, Look},
+};
 use crate::{
     durations::human,
     escape,
@@ -65,6 +68,8 @@ pub(super) struct Frame<'a> {
     /// Where the locks are. Safe to print.
     pub(super) place: &'a str,
     pub(super) known: &'a Known,
+    /// Whether a page may take a name from its holder.
+    pub(super) may_force: bool,
 }
 
 fn safe(text: &str) -> String {
@@ -99,6 +104,11 @@ fn name_link(name: &LockName) -> Markup {
 impl Frame<'_> {
     /// A whole page.
     fn page(&self, current: Option<Page>, title: &str, body: &Markup) -> Markup {
+        self.whole(current, title, body, true)
+    }
+
+    /// One that is not live stays as it is while a person types.
+    fn whole(&self, current: Option<Page>, title: &str, body: &Markup, is_live: bool) -> Markup {
         html! {
             (DOCTYPE)
             html lang="en" {
@@ -107,7 +117,7 @@ impl Frame<'_> {
                     meta name="viewport" content="width=device-width, initial-scale=1";
                     title { (title) " – redlatch" }
                     link rel="stylesheet" href="/style.css";
-                    script src="/live.js" defer {}
+                    @if is_live { script src="/live.js" defer {} }
                 }
                 body {
                     header {
@@ -221,7 +231,16 @@ impl Frame<'_> {
             @for alarm in alarms { (alarm_line(alarm)) }
             @match row {
                 None => p { "It is free now, or was not looked at." },
-                Some(row) => (detail(row)),
+                Some(row) => {
+                    (detail(row))
+                    @if self.may_force {
+                        ul {
+                            @for (owner, _) in row.takeable() {
+                                li { a href={ "/force?hex=" (hex(name)) "&owner=" (percent(&owner)) } { "Take it from " (safe(&owner)) "…" } }
+                            }
+                        }
+                    }
+                }
             }
             @if let Some(waiting) = blocked.map(|blocked| &blocked.waiting).filter(|waiting| !waiting.is_empty()) {
                 h2 { "Who waits, as their clients tell" }
@@ -232,6 +251,53 @@ impl Frame<'_> {
         };
         self.page(None, &quoted, &body)
     }
+}
+
+impl Frame<'_> {
+    /// Asks who takes a name from a holder, why, and whether that is meant.
+    pub(super) fn force(&self, name: &LockName, owner: &str, form: &Token) -> Markup {
+        let row = self.known.look.as_deref();
+        let row = row.and_then(|look| look.snapshot.rows.iter().find(|row| row.key == *name));
+        let holders = row.map(LockRow::takeable).unwrap_or_default();
+        let told = holders.iter().find(|(held, _)| held == owner).map(|(_, told)| told.as_str());
+        let title = format!("Take {} from its holder", escape::quoted(name));
+        let body = html! {
+            p {
+                (safe(owner))
+                @match told {
+                    Some("") => " holds it.",
+                    Some(told) => { " holds it: " (safe(told)) },
+                    None => " did not hold it when it was looked at last.",
+                }
+                " The holder is told at once, with what you write here, but may still be at work: a process that hangs may go on later."
+            }
+            form.force method="post" action="/force" {
+                input type="hidden" name="form" value=(form.reveal());
+                input type="hidden" name="hex" value=(hex(name));
+                input type="hidden" name="owner" value=(owner);
+                label { "Who you are " input name="by" required maxlength="200" autocomplete="username"; }
+                label { "Why " input name="reason" required maxlength="500" size="40"; }
+                label { input type="checkbox" name="meant" value="yes" required; " I mean it" }
+                button type="submit" { "Take it" }
+            }
+            p { (name_link(name)) }
+        };
+        self.whole(None, &title, &body, false)
+    }
+
+    /// What became of it.
+    pub(super) fn forced(&self, name: &LockName, told: &str) -> Markup {
+        let body = html! { p role="status" { (told) } p { (name_link(name)) } };
+        self.whole(None, &escape::quoted(name), &body, false)
+    }
+}
+
+/// A text as a part of an address.
+fn percent(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    text.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
 }
 
 fn choice_form(choice: &Choice) -> Markup {

@@ -14,7 +14,7 @@ use std::{
 };
 
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
-use redlatch::{Client, Forced, LockName};
+use redlatch::{Client, LockName};
 use signal_hook::{
     consts::{SIGCONT, SIGTSTP},
     low_level::emulate_default_handler,
@@ -29,7 +29,7 @@ use self::{
 use crate::{
     child, escape,
     exit::{self, Failure},
-    run::kind::Detached,
+    forcing,
     signals::{Received, Signals},
     snapshot::{Scope, Snapshot},
 };
@@ -149,19 +149,10 @@ impl Looks<'_> {
             return "another one is being taken; nothing was changed";
         }
         let (client, by) = (self.client.clone(), self.options.by.clone());
-        self.forced = Some(tokio::spawn(async move {
-            let quoted = escape::quoted(&name);
-            let forced = match Detached::find(&client, &name, &owner, None).await {
-                Ok(held) => held.force(&owner, &by, &reason).await,
-                Err(failure) => Err(failure),
-            };
-            match forced {
-                Ok(Forced::Released) => format!("{quoted} was taken from {}", escape::text(&owner)),
-                Ok(Forced::WasFree) => format!("{quoted} is free already; nothing was changed"),
-                Ok(_) => format!("{quoted} has another holder now; nothing was changed"),
-                Err(failure) => escape::text(&failure.to_string()).to_string(),
-            }
-        }));
+        self.forced =
+            Some(tokio::spawn(
+                async move { forcing::force(&client, &name, &owner, &by, &reason).await.told },
+            ));
         "taking it…"
     }
 }

@@ -43,13 +43,22 @@ impl Serve {
     }
 
     fn ask(&self, path: &str, authorization: Option<&str>) -> Answer {
-        let mut stream = self.connect(path, authorization);
-        let mut bytes = Vec::new();
-        stream.read_to_end(&mut bytes).unwrap();
-        let text = String::from_utf8(bytes).unwrap();
-        let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{text:?}"));
-        let code = head.split(' ').nth(1).unwrap().parse().unwrap();
-        Answer { code, head: head.to_lowercase(), body: body.to_owned() }
+        read(&mut self.connect(path, authorization))
+    }
+
+    /// Sends a form with the token, as another page would have a browser do.
+    fn send(&self, path: &str, headers: &str, form: &str) -> Answer {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        let (length, host) = (form.len(), format!("127.0.0.1:{}", self.port));
+        let headers = headers.replace("HOST", &host);
+        write!(
+            stream,
+            "POST {path} HTTP/1.0\r\nHost: {host}\r\nAuthorization: {BASIC}\r\n{headers}\
+             Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {length}\r\n\r\n{form}"
+        )
+        .unwrap();
+        read(&mut stream)
     }
 
     fn connect(&self, path: &str, authorization: Option<&str>) -> TcpStream {
@@ -77,6 +86,15 @@ impl Serve {
             texts.iter().all(|text| page.contains(text)).then_some(page)
         })
     }
+}
+
+fn read(stream: &mut TcpStream) -> Answer {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    let text = String::from_utf8(bytes).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{text:?}"));
+    let code = head.split(' ').nth(1).unwrap().parse().unwrap();
+    Answer { code, head: head.to_lowercase(), body: body.to_owned() }
 }
 
 /// The port in what it tells.
@@ -314,4 +332,87 @@ fn an_address_that_is_taken_is_an_error() {
     let output = place.output(["serve", "--token-file", "token", "--listen", &taken]);
     assert_eq!(output.status.code(), Some(69), "{output:?}");
     assert!(both(&output).contains(&taken), "{output:?}");
+}
+
+/// What a form on a page has in it, by the name of the field.
+fn field(page: &str, name: &str) -> String {
+    let (_, rest) = page.split_once(&format!("name=\"{name}\" value=\"")).unwrap_or_else(|| panic!("{page}"));
+    rest.split('"').next().unwrap().to_owned()
+}
+
+#[test]
+fn a_name_is_taken_from_the_holder_that_was_on_the_page_where_that_is_allowed() {
+    let server = RedisServer::start().unwrap();
+    let place = Place::on(&server);
+    let holder = place.holder("deploy", &["--lease", LEASE, "--report", "report"]);
+    let owner = place.show("deploy")["holders"][0]["owner"].as_str().unwrap().to_owned();
+    let serve = Serve::start(&place, &["--interval", "100ms", "--allow-actions"]);
+    let lock = format!("/lock?hex={}", hex("deploy"));
+    let page = serve.until(&lock, &["Take it from"]);
+    let (_, link) = page.split_once("href=\"/force").unwrap();
+    let link = format!("/force{}", link.split('"').next().unwrap().replace("&amp;", "&"));
+    let page = serve.page(&link);
+    assert!(page.contains("holds it") && page.contains(&owner) && !page.contains("live.js"), "{page}");
+    let [secret, held] = ["form", "owner"].map(|name| field(&page, name));
+    assert_eq!((&held, field(&page, "hex")), (&owner, hex("deploy")));
+    let form = |secret: &str, owner: &str, rest: &str| {
+        let owner = owner.replace(':', "%3A");
+        format!("form={secret}&hex={}&owner={owner}&by=anna&reason=it+hangs{rest}", hex("deploy"))
+    };
+    let own = "Origin: http://HOST\r\nSec-Fetch-Site: same-origin\r\n";
+    let right = form(&secret, &owner, "&meant=yes");
+    // What another page has a browser send, a guess, and what is not whole.
+    for (headers, form, code) in [
+        ("Origin: http://evil.example\r\n", right.clone(), 403),
+        ("Sec-Fetch-Site: cross-site\r\n", right.clone(), 403),
+        (own, form("", &owner, "&meant=yes"), 403),
+        (own, form(TOKEN, &owner, "&meant=yes"), 403),
+        (own, form(&secret, &owner, ""), 400),
+        (own, form(&secret, "", "&meant=yes"), 400),
+        (own, form(&secret, "1b671a64-40d5-491e-99b0-da01ff1f3341:7", "&meant=yes"), 409),
+        (own, format!("{right}{}", "x".repeat(100_000)), 413),
+    ] {
+        let answer = serve.send("/force", headers, &form);
+        assert_eq!(answer.code, code, "{headers} {form}: {answer:?}");
+        assert_eq!(
+            place.show("deploy")["holders"][0]["owner"],
+            *owner,
+            "{headers} {form}: nothing was changed"
+        );
+    }
+    assert_eq!(serve.ask(&link, None).code, 401);
+    let answer = serve.send("/force", own, &right);
+    assert!(answer.code == 200 && answer.body.contains("was taken from"), "{answer:?}");
+    let output = holder.finish();
+    assert_ne!(output.status.code(), Some(0), "{output:?}");
+    assert!(both(&output).contains("forced free by anna: it hangs"), "{output:?}");
+    let told = place.read("serve.told");
+    assert!(
+        told.contains("\"deploy\" was taken from") && told.contains("by anna; reason: it hangs"),
+        "{told}"
+    );
+    // It is free by now, and what is known is looked at anew.
+    let answer = serve.send("/force", own, &right);
+    assert!(answer.code == 409 && answer.body.contains("nothing was changed"), "{answer:?}");
+    serve.until(&lock, &["It is free now"]);
+}
+
+#[test]
+fn nothing_can_be_changed_unless_that_is_allowed() {
+    let server = RedisServer::start().unwrap();
+    let place = Place::on(&server);
+    let _holder = place.holder("deploy", &["--lease", LEASE]);
+    let serve = Serve::start(&place, &["--interval", "100ms"]);
+    let lock = format!("/lock?hex={}", hex("deploy"));
+    let page = serve.until(&lock, &["redlatch why deploy"]);
+    assert!(!page.contains("/force") && !page.contains("<form"), "{page}");
+    let owner = place.show("deploy")["holders"][0]["owner"].as_str().unwrap().to_owned();
+    let form = format!("form=&hex={}&owner={owner}&by=anna&reason=it+hangs&meant=yes", hex("deploy"));
+    assert_eq!(serve.send("/force", "", &form).code, 404);
+    assert_eq!(serve.ask(&format!("/force?hex={}", hex("deploy")), Some(BASIC)).code, 404);
+    for path in PAGES.into_iter().chain(["/lock", "/metrics", "/events"]) {
+        assert_eq!(serve.send(path, "", &form).code, 405, "{path}");
+    }
+    assert_eq!(place.show("deploy")["holders"][0]["owner"], *owner);
+    place.end("deploy");
 }

@@ -10,6 +10,7 @@ mod durations;
 mod escape;
 mod exit;
 mod forcing;
+mod group;
 mod hint;
 mod output;
 mod own_program;

@@ -11,6 +11,8 @@ use std::{
     time::Duration,
 };
 
+use crate::group;
+
 /// How many lines wait for a reader of stderr who does not read. Further ones are dropped.
 const LINES_WAITING_MAX: usize = 1024;
 
@@ -154,7 +156,7 @@ impl Write for Log {
 
 /// Whether the terminal is ours at the moment: a background job must not write over what its user types.
 fn in_foreground() -> bool {
-    rustix::termios::tcgetpgrp(stderr()).is_ok_and(|group| group == rustix::process::getpgrp())
+    rustix::termios::tcgetpgrp(stderr()).is_ok_and(|front| front.as_raw_nonzero().get() == group::own())
 }
 
 /// Cuts a line to the terminal's width: a wrapped line could not be replaced.

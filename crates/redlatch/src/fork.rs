@@ -14,84 +14,70 @@ use std::{
     },
 };
 
+use once_cell::race::OnceBox;
+
 /// In how many processes in a row the making of a successor may be cut short by another fork, or fail.
 const SLOTS: usize = 8;
 
 thread_local! {
-    /// Whether there was a fork since this thread last looked, and the process that it was in then.
-    static HERE: RefCell<(forkguard::Guard, u64)> = RefCell::new((forkguard::new(), known()));
+    /// Whether there was a fork since this thread last looked, and the generation of the process that it was in then.
+    static HERE: RefCell<(forkguard::Guard, u64)> = RefCell::new((forkguard::new(), generation()));
 }
 
-/// This process, as its first thread that asked has found; 0 before that. A forked child inherits its parent's.
-static KNOWN: AtomicU64 = AtomicU64::new(0);
-
-/// Whether both are the same process. A program may have lost its sight of `/proc` since one of them was found.
-fn is_same(one: u64, other: u64) -> bool {
-    let is_unseen = |process: u64| process >> 32 == 0;
-    one as u32 == other as u32 && (one == other || is_unseen(one) || is_unseen(other))
+/// The processes whose memory this one has: the first that asked, each of those that were forked off in turn and asked, and this one.
+///
+/// They are told by the forks between them and by nothing else. Numbers of processes are used again, in namespaces even by the child of a
+/// process, and where `/proc` is not there nothing else tells them apart.
+struct Generation {
+    /// Whether there was a fork since.
+    guard: forkguard::Guard,
+    number: u64,
+    /// That of the process which was forked off. Set without a lock, which a fork could leave locked for ever.
+    next: OnceBox<Generation>,
 }
 
-/// This process, for a thread that has not seen a fork. What was found once counts.
-fn known() -> u64 {
-    found(KNOWN.load(Ordering::Acquire), asked())
-}
-
-/// This process, which is `here` as the kernel tells it, when `before` was known. Another thread may have noted something meanwhile:
-/// this process, or one that this one was forked off.
-fn found(mut before: u64, here: u64) -> u64 {
-    loop {
-        if is_same(before, here) {
-            return before;
-        }
-        match KNOWN.compare_exchange(before, here, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => return here,
-            Err(known) => before = known,
-        }
+impl Generation {
+    fn new(number: u64) -> Box<Self> {
+        Box::new(Generation { guard: forkguard::new(), number, next: OnceBox::new() })
     }
 }
 
-/// This process, as the kernel tells it: its number, and when it was started where that is told. A number is used again: that of a parent
-/// that has ended may be the one of its grandchild.
-fn asked() -> u64 {
-    u64::from(std::process::id()) | started() << 32
+static FIRST: OnceBox<Generation> = OnceBox::new();
+
+/// The generation of this process among those whose memory it has; from 1 on. What threads of one process find at the same time is the same.
+fn generation() -> u64 {
+    let mut generation = FIRST.get_or_init(|| Generation::new(1));
+    while generation.guard.clone().detected_fork() {
+        generation = generation.next.get_or_init(|| Generation::new(generation.number + 1));
+    }
+    generation.number
 }
 
-/// When this process was started, in ticks since the machine was; 0 where nothing tells.
-fn started() -> u64 {
-    std::fs::read_to_string("/proc/self/stat").map_or(0, |stat| start_in(&stat))
-}
-
-fn start_in(stat: &str) -> u64 {
-    // The program's name stands in brackets, and may have any character. The start is the 22nd field; the name is the second.
-    let after_name = stat.rsplit_once(')').map_or("", |(_, after)| after);
-    after_name.split_ascii_whitespace().nth(19).and_then(|ticks| ticks.parse().ok()).unwrap_or(0)
-}
-
-/// This process.
+/// This process, as a number that none of those has whose memory it has inherited.
 ///
-/// It is asked at each use of a guard, so the kernel is asked once a thread and after each fork only. A fork is noticed by a handler
-/// that `fork(2)` runs in the child. A raw `clone` and `_Fork` run none, so their children are not told from their parent.
+/// It is asked at each use of a guard, so a thread looks once and after each fork only. A fork is noticed by a handler that `fork(2)`
+/// runs in the child. A raw `clone` and `_Fork` run none, so their children are not told from their parent.
 pub(crate) fn here() -> u64 {
     HERE.try_with(|here| {
-        let (guard, pid) = &mut *here.borrow_mut();
+        let (guard, number) = &mut *here.borrow_mut();
         if guard.detected_fork() {
-            *pid = known();
+            *number = generation();
         }
-        *pid
+        *number
     })
     // The thread is about to end.
-    .unwrap_or_else(|_| known())
+    .unwrap_or_else(|_| generation())
 }
 
 /// Something that only the process that made it may drop; elsewhere it stays as it is.
 pub(crate) struct OfProcess<T> {
-    pid: u64,
+    process: u64,
     value: Arc<T>,
 }
 
 impl<T> OfProcess<T> {
     pub(crate) fn new(value: T) -> Self {
-        OfProcess { pid: here(), value: Arc::new(value) }
+        OfProcess { process: here(), value: Arc::new(value) }
     }
 }
 
@@ -105,7 +91,7 @@ impl<T> Deref for OfProcess<T> {
 
 impl<T> Drop for OfProcess<T> {
     fn drop(&mut self) {
-        if here() != self.pid {
+        if here() != self.process {
             std::mem::forget(self.value.clone());
         }
     }
@@ -206,6 +192,9 @@ mod tests {
 
     use super::*;
 
+    /// The number of a process that this one never was.
+    const OTHER: u64 = u64::MAX;
+
     /// Tells when it is dropped.
     struct Bell(Rc<Cell<u32>>);
 
@@ -221,26 +210,17 @@ mod tests {
         drop(OfProcess::new(Bell(rung.clone())));
         assert_eq!(rung.get(), 1);
         let mut foreign = OfProcess::new(Bell(rung.clone()));
-        foreign.pid = 0;
+        foreign.process = 0;
         drop(foreign);
         assert_eq!(rung.get(), 1);
     }
 
-    #[cfg(target_os = "linux")]
     #[test]
-    fn a_process_is_told_by_its_start_as_well() {
-        let (here, me) = (here(), std::process::id());
-        assert_eq!(here as u32, me);
-        assert!(here >> 32 > 0 && here >> 32 == started() & u64::from(u32::MAX));
-        // A child that is started a tick later has another start.
-        std::thread::sleep(std::time::Duration::from_millis(30));
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id()));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        let theirs = start_in(&stat.unwrap());
-        assert!(theirs > start_in(&std::fs::read_to_string("/proc/self/stat").unwrap()), "{theirs}");
-        assert_eq!(start_in("7 (a ) b) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20"), 4711);
+    fn all_threads_of_a_process_are_of_one_generation() {
+        let found: Vec<_> = (0..8).map(|_| std::thread::spawn(|| (here(), generation()))).collect();
+        for thread in found {
+            assert_eq!(thread.join().unwrap(), (here(), here()));
+        }
     }
 
     fn own(successors: &Successors<u32>, value: u32) -> Option<u32> {
@@ -256,7 +236,7 @@ mod tests {
         let successors = Successors::new();
         assert_eq!((own(&successors, 7), own(&successors, 8)), (Some(7), Some(7)));
         // As a grandchild finds it: made by the process in between.
-        successors.0[0].claim.store(1, Ordering::SeqCst);
+        successors.0[0].claim.store(OTHER, Ordering::SeqCst);
         assert!(matches!(successors.find(|| Ok::<_, ()>(9)), Ok(Some(Successor::Ancestor(7)))));
     }
 
@@ -265,11 +245,11 @@ mod tests {
         let successors = Successors::new();
         for at in 0..SLOTS - 1 {
             // Claimed by a process of which only this copy of its memory is left.
-            successors.0[at].claim.store(1, Ordering::SeqCst);
+            successors.0[at].claim.store(OTHER, Ordering::SeqCst);
         }
         assert_eq!(own(&successors, 7), Some(7));
         let full = Successors::<u32>::new();
-        full.0.iter().for_each(|slot| slot.claim.store(1, Ordering::SeqCst));
+        full.0.iter().for_each(|slot| slot.claim.store(OTHER, Ordering::SeqCst));
         assert!(matches!(full.find(|| Ok::<_, ()>(9)), Ok(None)));
     }
 

@@ -554,3 +554,47 @@ fn a_client_of_a_custom_store_says_that_it_cannot_be_made_anew() {
     })
     .unwrap();
 }
+
+/// Set for the process that a test starts in a namespace of its own.
+const IN_NAMESPACE: &str = "REDLATCH_TEST_IN_NAMESPACE";
+
+/// The first process of a namespace forks the first one of another: both have the number 1, and nothing shows `/proc`. The child's copy of a guard said that it
+/// was valid until its deadline, while another process held the lock.
+#[test]
+fn a_child_with_the_number_of_its_parent_has_no_copy_of_a_hold() {
+    if std::env::var_os(IN_NAMESPACE).is_some() {
+        assert_eq!(std::process::id(), 1);
+        let client = blocking::Client::connect("memory:numbers").unwrap();
+        let guard = client.lock("held").lock().unwrap();
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWPID).unwrap();
+        let verdict = in_child(|| {
+            must!(std::process::id() == 1);
+            must!(!guard.is_valid());
+            must!(guard.as_async().loss() == Some(LossReason::Forked));
+            // So is one that a thread of the child's own looks at.
+            let looked = thread::scope(|scope| scope.spawn(|| guard.is_valid()).join().unwrap());
+            must!(!looked);
+            std::mem::forget(guard);
+            Ok(())
+        });
+        assert_eq!(verdict, Ok(()));
+        return;
+    }
+    let _alone = alone();
+    let words = [&["--mount", "--pid", "--fork"][..], &["--map-root-user", "--mount", "--pid", "--fork"]];
+    let may = |words: &&&[&str]| {
+        std::process::Command::new("unshare").args(**words).arg("true").status().unwrap().success()
+    };
+    let words = words.iter().find(may).expect("this system allows nobody a namespace of processes");
+    let test = "a_child_with_the_number_of_its_parent_has_no_copy_of_a_hold";
+    let output = std::process::Command::new("unshare")
+        .args(*words)
+        .args(["sh", "-c", "mount -t tmpfs none /proc && exec \"$@\"", "sh"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env(IN_NAMESPACE, "1")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"), "{output:?}");
+}

@@ -23,12 +23,12 @@ use nix::sys::signal::SigSet;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
-    process::{Pid, Signal, getpgrp, getsid, kill_process, kill_process_group, test_kill_process},
+    process::{Pid, Signal, kill_process, kill_process_group, test_kill_process},
 };
 use signal_hook::consts::{FORBIDDEN, SIGBUS};
 
 use super::{Group, Left, process, tree};
-use crate::{own_program, talk};
+use crate::{group, own_program, talk};
 
 /// The hidden verb of the guard.
 pub(crate) const VERB: &str = "__guard";
@@ -94,7 +94,7 @@ impl Guard {
         let stays = if stays { "stays" } else { "goes" };
         let order = match group {
             Group::Own => format!("own {stays} {mark}\n"),
-            Group::Shared => format!("shared {stays} {mark}\n{}\n", getpgrp().as_raw_nonzero()),
+            Group::Shared => format!("shared {stays} {mark}\n{}\n", group::own()),
         };
         self.order.write_all(order.as_bytes())
     }
@@ -139,7 +139,7 @@ pub(crate) fn guard(_: impl Iterator<Item = OsString>) -> u8 {
     match (word, group) {
         (Some("own"), Some(group)) => {
             until_none(|| own_group(group));
-            tell_of(tree::members(group), stays);
+            tell_of(tree::members(group.as_raw_nonzero().get()), stays);
             while stays && members_of_own(group) {
                 thread::sleep(STAY_INTERVAL);
             }
@@ -147,7 +147,9 @@ pub(crate) fn guard(_: impl Iterator<Item = OsString>) -> u8 {
         (Some("own" | "shared"), _) if mark.is_empty() => return crate::exit::INTERNAL,
         // The run was killed before it knew which process its command is.
         (Some("own"), None) => end_marked(tree::members_of_session, mark, stays, None),
-        (Some("shared"), Some(group)) => end_marked(|| tree::members(group), mark, stays, command),
+        (Some("shared"), Some(group)) => {
+            end_marked(|| tree::members(group.as_raw_nonzero().get()), mark, stays, command)
+        }
         _ => return crate::exit::INTERNAL,
     }
     crate::exit::OK
@@ -187,7 +189,7 @@ fn own_group(group: Pid) -> bool {
 
 /// Whether anybody is left of a group. The session is compared, because the number may have been given to others since.
 fn members_of_own(group: Pid) -> bool {
-    let session = getsid(None).map_or(0, |session| session.as_raw_nonzero().get());
+    let session = group::own_session();
     let number = group.as_raw_nonzero().get();
     let mut all = process::all().into_iter();
     all.any(|process| process.group == number && process.session == session && !process.ended)

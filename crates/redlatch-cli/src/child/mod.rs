@@ -15,12 +15,13 @@ use std::{
 
 use rustix::{
     io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd},
-    process::{Pid, Signal, getpgid, kill_process, kill_process_group},
+    process::{Pid, Signal, kill_process, kill_process_group},
 };
 use signal_hook::consts::SIGCHLD;
 use tokio::sync::mpsc;
 
 use self::{guard::Guard, tree::Kin};
+use crate::{exit::Failure, group};
 
 pub(crate) mod guard;
 mod left;
@@ -77,6 +78,28 @@ impl Group {
     /// Shared if there is a controlling terminal, else its own.
     pub(crate) fn choose() -> Self {
         if File::open("/dev/tty").is_ok() { Group::Shared } else { Group::Own }
+    }
+
+    /// Whether the processes of a command in this group can be found, so that they end with the lock.
+    ///
+    /// # Errors
+    ///
+    /// Configuration, when `/proc` is another namespace's or is not there, and when our group, which the command would share, was begun
+    /// outside of our namespace.
+    pub(crate) fn check_is_seen(self) -> Result<(), Failure> {
+        if cfg!(target_os = "linux") && !process::are_shown() {
+            return Err(Failure::config(
+                "/proc does not show the processes of this namespace, so what the command starts could not be found and ended with the lock; \
+                 mount it there: `unshare --mount-proc`, or `mount -t proc proc /proc`",
+            ));
+        }
+        if self == Group::Shared && group::own() == 0 {
+            return Err(Failure::config(
+                "the process group of this run was begun outside of its namespace of processes, so the terminal could not stop the command with it; \
+                 start it by `setsid`, or from a shell inside",
+            ));
+        }
+        Ok(())
     }
 }
 
@@ -224,7 +247,7 @@ impl Child {
     fn members(&self, gone: &Gone) -> Vec<Pid> {
         match self.group {
             Group::Own if gone.group => Vec::new(),
-            Group::Own => tree::members(self.pid),
+            Group::Own => tree::members(self.pid.as_raw_nonzero().get()),
             Group::Shared => self.kin.members(Some(self.pid).filter(|_| !gone.child)),
         }
     }
@@ -292,7 +315,7 @@ impl Child {
             // An error means that nobody is there any more, which the events will tell, or that nobody of them may be
             // signalled by us, which `left` tells.
             _ = kill_process_group(self.pid, signal);
-            if !gone.child && getpgid(Some(self.pid)) != Ok(self.pid) {
+            if !gone.child && group::of(self.pid) != Some(self.pid.as_raw_nonzero().get()) {
                 self.to_command(signal, gone);
             }
         }

@@ -35,6 +35,12 @@ impl Process {
     }
 }
 
+/// Whether `/proc` shows processes by the numbers that they have for us.
+pub(super) fn are_shown() -> bool {
+    let own = fs::read_link("/proc/self").ok().and_then(|link| link.to_str()?.parse::<u32>().ok());
+    own == Some(std::process::id())
+}
+
 /// Every process that can be seen. Systems without `/proc` show none.
 pub(super) fn all() -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };

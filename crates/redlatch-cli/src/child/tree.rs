@@ -2,13 +2,14 @@
 
 use rustix::{
     io::Errno,
-    process::{Pid, getpgid, getpgrp, test_kill_process_group},
+    process::{Pid, test_kill_process_group},
 };
 
 use super::{
     Group,
     process::{Process, all, carries},
 };
+use crate::group;
 
 /// Who belongs to the command in a group that it shares with us.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +26,7 @@ impl Kin {
         match self {
             Kin::Descendants => descendants_in_group(std::process::id().cast_signed()),
             Kin::Marked(mark) => {
-                let mut found = members(getpgrp());
+                let mut found = members(group::own());
                 found.retain(|pid| carries(pid.as_raw_nonzero().get(), mark));
                 let of_command = command.map(|command| descendants_in_group(command.as_raw_nonzero().get()));
                 for pid in of_command.unwrap_or_default() {
@@ -62,8 +63,7 @@ pub(super) fn adopt_orphans(group: Group, mark: &str) -> Kin {
 }
 
 /// The members of a group that have not ended.
-pub(super) fn members(group: Pid) -> Vec<Pid> {
-    let group = group.as_raw_nonzero().get();
+pub(super) fn members(group: i32) -> Vec<Pid> {
     living(|process| process.group == group)
 }
 
@@ -103,7 +103,7 @@ fn is_empty_by(reached: Result<(), Errno>, shown: impl FnOnce() -> Vec<bool>) ->
 /// The descendants of a process that share our process group and have not ended.
 fn descendants_in_group(of: i32) -> Vec<Pid> {
     let own = std::process::id().cast_signed();
-    let group = getpgrp().as_raw_nonzero().get();
+    let group = group::own();
     let all = all();
     let mut found = vec![of];
     let mut next = 0;
@@ -144,13 +144,12 @@ pub(super) fn children() -> Vec<Pid> {
 
 /// Whether a stop from the terminal would stop our group for ever, because no shell watches over it. The kernel discards such stops.
 pub(crate) fn is_orphaned() -> bool {
-    let (group, session) = (getpgrp(), rustix::process::getsid(None));
+    let (group, session) = (group::own(), Some(group::own_session()));
     let watches = |parent: Option<Pid>| {
         let Some(parent) = parent else { return false };
-        rustix::process::getsid(Some(parent)) == session
-            && getpgid(Some(parent)).is_ok_and(|its| its != group)
+        group::session_of(parent) == session && group::of(parent).is_some_and(|its| its != group)
     };
-    let ours = all().into_iter().filter(|process| process.group == group.as_raw_nonzero().get());
+    let ours = all().into_iter().filter(|process| process.group == group);
     let parents = ours.map(|process| Pid::from_raw(process.parent));
     !parents.chain([rustix::process::getppid()]).any(watches)
 }

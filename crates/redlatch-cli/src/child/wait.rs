@@ -12,13 +12,12 @@ use std::{
 
 use rustix::{
     io::Errno,
-    process::{
-        Pid, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, getpgrp, kill_process, waitid, waitpid,
-    },
+    process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, kill_process, waitid, waitpid},
 };
 use tokio::sync::mpsc;
 
 use super::{Ended, Event, Gone, Group, trampoline::PROCESS_NAME, tree, tree::Kin};
+use crate::group;
 
 /// How often to look whether members of the group have moved to another one; no event tells.
 const MOVED_POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -194,7 +193,7 @@ impl Watcher {
     fn left(&self) -> Option<Vec<Pid>> {
         match self.group {
             Group::Own if tree::is_empty(self.pid) => None,
-            Group::Own => Some(tree::members(self.pid)),
+            Group::Own => Some(tree::members(self.pid.as_raw_nonzero().get())),
             Group::Shared => {
                 let guard = self.lock().guard;
                 // Descendants hang on children.
@@ -207,20 +206,20 @@ impl Watcher {
         }
     }
 
-    fn group_id(&self) -> Pid {
+    fn group_id(&self) -> i32 {
         match self.group {
-            Group::Own => self.pid,
-            Group::Shared => getpgrp(),
+            Group::Own => self.pid.as_raw_nonzero().get(),
+            Group::Shared => group::own(),
         }
     }
 }
 
 /// Waits until all of these have ended or moved to another group; for a moment if they cannot be watched.
 #[cfg(target_os = "linux")]
-fn await_departure(left: Vec<Pid>, group: Pid) {
+fn await_departure(left: Vec<Pid>, group: i32) {
     use rustix::{
         event::{PollFd, PollFlags, Timespec, poll},
-        process::{PidfdFlags, getpgid, pidfd_open},
+        process::{PidfdFlags, pidfd_open},
     };
 
     let watched = left.into_iter().take(WATCHED_MAX);
@@ -237,12 +236,12 @@ fn await_departure(left: Vec<Pid>, group: Pid) {
             thread::sleep(MOVED_POLL_INTERVAL);
         }
         let mut ended = ends.iter().map(|end| !end.revents().is_empty()).collect::<Vec<_>>().into_iter();
-        watched.retain(|(pid, _)| !ended.next().unwrap_or(false) && getpgid(Some(*pid)) == Ok(group));
+        watched.retain(|(pid, _)| !ended.next().unwrap_or(false) && group::of(*pid) == Some(group));
     }
 }
 
 #[cfg(not(target_os = "linux"))]
-fn await_departure(_left: Vec<Pid>, _group: Pid) {
+fn await_departure(_left: Vec<Pid>, _group: i32) {
     thread::sleep(MOVED_POLL_INTERVAL);
 }
 

@@ -50,6 +50,7 @@ pub(super) fn run(mut args: RunArgs, context: &Context) -> Result<u8, Failure> {
             "-c takes one name; for several use --shell -- SCRIPT, or if a command follows the name, {hint}"
         )));
     }
+    child::Group::choose().check_is_seen()?;
     let kind = args.kind.kind(&args.names)?;
     let ack = args.replicas.ack();
     let names = args.names.iter().cloned().map(lock_name).collect::<Result<Vec<_>, _>>()?;

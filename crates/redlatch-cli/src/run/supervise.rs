@@ -14,7 +14,7 @@ use crate::{
     args::run::OnLost,
     child::{Child, Ended, Event, Group, Left},
     durations::human,
-    exit,
+    exit, group,
     run::holding::{Holding, Loss, Name},
     signals::{Received, Signals},
     talk::{self, Talk},
@@ -443,7 +443,7 @@ fn forward(child: &Child, received: Received) {
 /// Whether the command has had this signal by itself. When a terminal hangs up, the kernel tells the leader of its session and
 /// nobody else, and that is us under `ssh -t host redlatch run …`.
 fn reached_by_terminal(child: &Child, received: Received) -> bool {
-    let leads = || rustix::process::getsid(None).is_ok_and(|session| session == rustix::process::getpid());
+    let leads = || group::own_session() == std::process::id().cast_signed();
     let leader_only = matches!(received.signal, SIGHUP | SIGCONT) && leads();
     child.group() == Group::Shared && received.by_kernel && !leader_only
 }

@@ -6,11 +6,12 @@ use std::{
     process::{Command, Output},
 };
 
+use redlatch_testkit::server::RedisServer;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
     place::Engine,
-    support::{Place, both, eventually, finish, is_alive},
+    support::{Place, Running, both, eventually, finish, is_alive},
     tidied::engine,
 };
 
@@ -121,4 +122,72 @@ fn doctor_names_a_mount_namespace_and_a_container_whose_engine_others_do_not_sha
     assert!(shared.status.success() && !both(&shared).contains(APART), "{shared:?}");
     let marked = doctor("mount -t tmpfs none /run; touch /run/.containerenv");
     assert!(both(&marked).contains("of this container"), "{marked:?}");
+}
+
+/// The command of a run where `/proc` is another namespace's works on when its run is killed, and a run never saw its end there: it says so instead of starting.
+#[test]
+fn a_run_does_not_start_a_command_that_it_could_not_find() {
+    let place = Place::local();
+    for (sight, script) in [
+        ("another namespace's", "exec redlatch run job -- touch ran"),
+        ("none", "mount -t tmpfs none /proc; exec redlatch run job -- touch ran"),
+    ] {
+        let mut command = unshared(&place, &["--mount", "--pid", "--fork"]);
+        command.args(["setsid", "sh", "-c", script]);
+        let output = finish(command);
+        assert_eq!(output.status.code(), Some(78), "{sight}: {output:?}");
+        assert!(both(&output).contains("unshare --mount-proc"), "{sight}: {output:?}");
+        assert!(!place.path("ran").exists(), "{sight}");
+    }
+    assert_eq!(place.show("job")["kind"], "free");
+}
+
+/// Its session and its group were begun outside, so they have no number inside.
+#[test]
+fn a_killed_run_whose_session_was_begun_outside_of_its_namespace_takes_its_command_with_it() {
+    let server = RedisServer::start().unwrap();
+    let place = Place::on(&server);
+    let script = format!(
+        "echo $$ > {job}; sh -c 'while :; do date +%s.%N > {beat}; sleep 0.02; done' & while :; do sleep 0.05; done",
+        job = place.word("job.pid"),
+        beat = place.word("beat"),
+    );
+    let mut command = unshared(&place, &["--pid", "--fork", "--mount-proc"]);
+    command.args([
+        "sh",
+        "-c",
+        "redlatch run job --lease 6s -- sh -c \"$1\" & echo $! > run.pid; wait",
+        "sh",
+        &script,
+    ]);
+    let outside = Running::spawn(command);
+    place.pid("job");
+    let beat = || fs::read_to_string(place.path("beat")).unwrap_or_default();
+    eventually("it works", || (!beat().is_empty()).then_some(()));
+    // By its number outside.
+    let run = descendants(outside.pid()).into_iter().find(|pid| comm(*pid) == "redlatch").expect("the run");
+    kill_process(Pid::from_raw(run).unwrap(), Signal::KILL).unwrap();
+    eventually("what it started has ended", || {
+        let before = beat();
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        (beat() == before).then_some(())
+    });
+    assert_eq!(place.show("job")["kind"], "lock", "well before its lease");
+}
+
+fn comm(pid: i32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
+}
+
+/// The processes below one, as they are numbered here.
+fn descendants(of: i32) -> Vec<i32> {
+    let mut found = vec![of];
+    let mut next = 0;
+    while let Some(parent) = found.get(next).copied() {
+        let children =
+            fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+        found.extend(children.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
+        next += 1;
+    }
+    found
 }

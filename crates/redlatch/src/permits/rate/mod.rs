@@ -98,7 +98,8 @@ impl RateLimiter {
 
     /// Sets the rate whatever it was, and forgets what was taken: all its permits are free at once.
     ///
-    /// With a rate for each client, what other clients have taken stays taken, of the new rate.
+    /// With a rate for each client, what other clients have taken stays taken, of the new rate, as long as the keep-alive time lasts that was in
+    /// force when they asked last.
     ///
     /// # Cancel safety
     ///
@@ -116,7 +117,7 @@ impl RateLimiter {
     /// set a rate.
     ///
     /// A change between shared and for each client forgets what was taken. With a rate for each client, each one's count follows at its next
-    /// request.
+    /// request, and is forgotten with the keep-alive time that was in force when it asked last.
     ///
     /// # Cancel safety
     ///

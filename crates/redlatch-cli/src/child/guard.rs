@@ -191,20 +191,21 @@ fn own_group(group: Pid) -> bool {
 fn members_of_own(group: Pid) -> bool {
     let session = group::own_session();
     let number = group.as_raw_nonzero().get();
-    let mut all = process::all().into_iter();
-    all.any(|process| process.group == number && process.session == session && !process.ended)
+    let is_one =
+        |process: process::Process| process.group == number && process.session == session && !process.ended;
+    !process::finds_nothing(|| process::all().into_iter().any(is_one))
 }
 
 /// Ends those of the listed processes that descend from the command, and waits for them if it `stays`. The command itself is known
 /// also when it has become another user and shows nobody its environment.
 fn end_marked(listed: impl Fn() -> Vec<Pid>, mark: &str, stays: bool, command: Option<Pid>) {
-    until_none(|| marked(listed(), mark));
+    until_none(|| any_marked(&listed, mark));
     let refused = || {
         let command = command.filter(|command| test_kill_process(*command) == Err(Errno::PERM))?;
         listed().contains(&command).then_some(command)
     };
     tell_of(refused().into_iter().collect(), stays);
-    while stays && (marked(listed(), mark) || refused().is_some()) {
+    while stays && (any_marked(&listed, mark) || refused().is_some()) {
         thread::sleep(STAY_INTERVAL);
     }
 }
@@ -239,6 +240,11 @@ fn let_go_of_stderr() {
     if let Ok(null) = File::options().write(true).open("/dev/null") {
         _ = rustix::stdio::dup2_stderr(null);
     }
+}
+
+/// Ends those that descend from the command, however fast they follow each other; whether there were any.
+fn any_marked(listed: &impl Fn() -> Vec<Pid>, mark: &str) -> bool {
+    !process::finds_nothing(|| marked(listed(), mark))
 }
 
 /// Ends those that descend from the command. Their parents are gone, but they have inherited its environment.

@@ -48,6 +48,30 @@ pub(super) fn all() -> Vec<Process> {
     pids.filter_map(Process::read).collect()
 }
 
+/// How often to look again because processes were begun meanwhile.
+const UNSETTLED_LOOKS_MAX: u32 = 50;
+
+/// The number that was given last to a process of this namespace.
+fn last_number() -> Option<u32> {
+    let load = fs::read_to_string("/proc/loadavg").ok()?;
+    load.split_ascii_whitespace().last()?.parse().ok()
+}
+
+/// Whether nothing is there that a look finds. A look takes its time: what is listed last may have been begun after what is listed first has
+/// begun another one and ended. So a look that finds nothing counts if no process was begun meanwhile, or if many in a row find nothing.
+pub(super) fn finds_nothing(mut look: impl FnMut() -> bool) -> bool {
+    for _ in 0..UNSETTLED_LOOKS_MAX {
+        let before = last_number();
+        if look() {
+            return false;
+        }
+        if last_number() == before {
+            break;
+        }
+    }
+    true
+}
+
 /// Whether a process does nothing until it is continued, or for ever.
 pub(super) fn stands_still(pid: i32) -> bool {
     let all = threads(pid).into_iter().chain([PathBuf::from(format!("/proc/{pid}"))]);

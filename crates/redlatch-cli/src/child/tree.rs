@@ -2,12 +2,12 @@
 
 use rustix::{
     io::Errno,
-    process::{Pid, test_kill_process_group},
+    process::{Pid, WaitId, WaitIdOptions, test_kill_process_group, waitid},
 };
 
 use super::{
     Group,
-    process::{Process, all, carries},
+    process::{Process, all, carries, finds_nothing},
 };
 use crate::group;
 
@@ -21,6 +21,14 @@ pub(super) enum Kin {
 }
 
 impl Kin {
+    /// Whether none is left, however fast they follow each other.
+    pub(super) fn is_gone(&self) -> bool {
+        match self {
+            Kin::Descendants => has_no_descendants(),
+            Kin::Marked(_) => finds_nothing(|| !self.members(None).is_empty()),
+        }
+    }
+
     /// The members of our group that have not ended and belong to the command, which is `command` as long as it is there.
     pub(super) fn members(&self, command: Option<Pid>) -> Vec<Pid> {
         match self {
@@ -82,8 +90,29 @@ fn living(belongs: impl Fn(&Process) -> bool) -> Vec<Pid> {
 pub(super) fn is_empty(group: Pid) -> bool {
     let number = group.as_raw_nonzero().get();
     is_empty_by(test_kill_process_group(group), || {
-        all().iter().filter(|process| process.group == number).map(|process| process.ended).collect()
+        no_child_of_ours_in(Some(group), || {
+            all().iter().filter(|process| process.group == number).map(|process| process.ended).collect()
+        })
+        // A child of ours is there, or is still to be collected.
+        .unwrap_or_default()
     })
+}
+
+/// What a look shows, if no child of ours was in the group, ours unless named, before it and after it.
+///
+/// A look at `/proc` takes its time, and one process may begin another and end meanwhile. What has lost its parent is our child at once, so one of a
+/// row of such processes is, at every moment. What has another parent was there all the time, and is shown. Where orphans are not adopted this says nothing.
+fn no_child_of_ours_in<T>(group: Option<Pid>, look: impl FnOnce() -> T) -> Option<T> {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+    let none = || matches!(waitid(WaitId::Pgid(group), options), Err(Errno::CHILD));
+    let seen = none().then(look)?;
+    none().then_some(seen)
+}
+
+/// Whether nobody of our group is left that descends from us.
+pub(super) fn has_no_descendants() -> bool {
+    let own = std::process::id().cast_signed();
+    no_child_of_ours_in(None, || descendants_in_group(own).is_empty()).unwrap_or(false)
 }
 
 /// What the kernel says of a signal to the group decides. It counts those who have ended, so where it would reach a process, all of the group that are shown

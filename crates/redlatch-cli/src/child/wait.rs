@@ -194,15 +194,8 @@ impl Watcher {
         match self.group {
             Group::Own if tree::is_empty(self.pid) => None,
             Group::Own => Some(tree::members(self.pid.as_raw_nonzero().get())),
-            Group::Shared => {
-                let guard = self.lock().guard;
-                // Descendants hang on children.
-                let only_guard = || tree::children().into_iter().all(|child| Some(child) == guard);
-                if self.kin == Kin::Descendants && only_guard() {
-                    return None;
-                }
-                Some(self.kin.members(None)).filter(|left| !left.is_empty())
-            }
+            Group::Shared if self.kin.is_gone() => None,
+            Group::Shared => Some(self.kin.members(None)),
         }
     }
 

@@ -194,3 +194,38 @@ fn a_run_that_ends_leaves_what_has_moved_away() {
     end(moved);
     assert!(lives, "a daemon that was started on purpose");
 }
+
+/// A row of short processes, each begun by the one before it, which ends at once. A look at `/proc` may list none of them, and the run ended beside the others.
+#[test]
+fn a_run_waits_for_a_row_of_processes_that_begin_each_other() {
+    const LENGTH: u32 = 150;
+    let place = Place::local();
+    let script = "[ $1 -gt 0 ] || { touch $2; exit; }; sh row.sh $(($1 - 1)) $2 &";
+    fs::write(place.path("row.sh"), script).unwrap();
+    // What the group is, and who belongs to the command in it: its own, the terminal's, and the terminal's beside another child.
+    let own = |at: usize| format!("setsid redlatch run own{at} -- sh row.sh {LENGTH} own{at}.end");
+    let shared = |at: usize| format!("redlatch run shared{at} -- sh row.sh {LENGTH} shared{at}.end");
+    let beside =
+        |at: usize| format!("sleep 60 & exec redlatch run beside{at} -- sh row.sh {LENGTH} beside{at}.end");
+    let mut runs = Vec::new();
+    for at in 0..4 {
+        let mut command = place.shell(&own(at));
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        runs.push((format!("own{at}"), command.spawn().unwrap()));
+        for (name, line) in [("shared", shared(at)), ("beside", beside(at))] {
+            let file = format!("{name}{at}.sh");
+            fs::write(place.path(&file), line).unwrap();
+            let mut command = on_a_terminal(&place, &format!("sh {file}"));
+            command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+            runs.push((format!("{name}{at}"), command.spawn().unwrap()));
+        }
+    }
+    for (name, run) in runs {
+        let output = run.wait_with_output().unwrap();
+        // The terminal's program ends with its run, and nobody has the name then.
+        assert!(
+            place.path(&format!("{name}.end")).exists(),
+            "{name} ended before the last of its row: {output:?}"
+        );
+    }
+}

@@ -79,7 +79,8 @@ pub(crate) async fn try_lock_never_overtakes(on: Fixture) {
         );
         assert!(on.lock(client, name.as_str()).lock_for(IN_VAIN).await.unwrap().is_none());
     }
-    assert_eq!(b.inspect(name.as_str()).await.unwrap().waiters.len(), 1, "who gave up is not in the queue");
+    // Who gave up is not in the queue, or leaves it in the background where the answer was late.
+    queued(&b, name.as_str(), 1).await;
     let next = soon("the waiter's grant", waiter).await.unwrap();
     assert!(next.is_valid());
     drop(guard);

@@ -12,7 +12,7 @@ pub(crate) struct Outcome {
     pub(crate) told: String,
 }
 
-/// Takes the name from this owner, who is told by whom and why.
+/// Takes the name from this owner. The holder is told who did it and why.
 pub(crate) async fn force(client: &Client, name: &LockName, owner: &str, by: &str, reason: &str) -> Outcome {
     let quoted = escape::quoted(name);
     let forced = match Detached::find(client, name, owner, None).await {

@@ -27,7 +27,11 @@ use rustix::{
 };
 use signal_hook::consts::{FORBIDDEN, SIGBUS};
 
-use super::{Group, Left, process, tree};
+use super::{
+    Group, Left,
+    process::{self, Process},
+    tree,
+};
 use crate::{group, own_program, talk};
 
 /// The hidden verb of the guard.
@@ -146,9 +150,13 @@ pub(crate) fn guard(_: impl Iterator<Item = OsString>) -> u8 {
         }
         (Some("own" | "shared"), _) if mark.is_empty() => return crate::exit::INTERNAL,
         // The run was killed before it knew which process its command is.
-        (Some("own"), None) => end_marked(tree::members_of_session, mark, stays, None),
+        (Some("own"), None) => {
+            let session = group::own_session();
+            end_marked(|process| process.session == session, mark, stays, None);
+        }
         (Some("shared"), Some(group)) => {
-            end_marked(|| tree::members(group.as_raw_nonzero().get()), mark, stays, command)
+            let group = group.as_raw_nonzero().get();
+            end_marked(|process| process.group == group, mark, stays, command);
         }
         _ => return crate::exit::INTERNAL,
     }
@@ -191,21 +199,21 @@ fn own_group(group: Pid) -> bool {
 fn members_of_own(group: Pid) -> bool {
     let session = group::own_session();
     let number = group.as_raw_nonzero().get();
-    let is_one =
-        |process: process::Process| process.group == number && process.session == session && !process.ended;
-    !process::finds_nothing(|| process::all().into_iter().any(is_one))
+    let is_one = |process: &Process| process.group == number && process.session == session && !process.ended;
+    !process::finds_nothing(|listed| listed.iter().any(is_one))
 }
 
-/// Ends those of the listed processes that descend from the command, and waits for them if it `stays`. The command itself is known
+/// Ends those of the processes in question that descend from the command, and waits for them if it `stays`. The command itself is known
 /// also when it has become another user and shows nobody its environment.
-fn end_marked(listed: impl Fn() -> Vec<Pid>, mark: &str, stays: bool, command: Option<Pid>) {
-    until_none(|| any_marked(&listed, mark));
+fn end_marked(in_question: impl Fn(&Process) -> bool, mark: &str, stays: bool, command: Option<Pid>) {
+    until_none(|| any_marked(&in_question, mark));
     let refused = || {
         let command = command.filter(|command| test_kill_process(*command) == Err(Errno::PERM))?;
-        listed().contains(&command).then_some(command)
+        let its = Process::read(command.as_raw_nonzero().get())?;
+        (!its.ended && in_question(&its)).then_some(command)
     };
     tell_of(refused().into_iter().collect(), stays);
-    while stays && (any_marked(&listed, mark) || refused().is_some()) {
+    while stays && (any_marked(&in_question, mark) || refused().is_some()) {
         thread::sleep(STAY_INTERVAL);
     }
 }
@@ -242,18 +250,18 @@ fn let_go_of_stderr() {
     }
 }
 
-/// Ends those that descend from the command, however fast they follow each other; whether there were any.
-fn any_marked(listed: &impl Fn() -> Vec<Pid>, mark: &str) -> bool {
-    !process::finds_nothing(|| marked(listed(), mark))
-}
-
-/// Ends those that descend from the command. Their parents are gone, but they have inherited its environment.
-fn marked(listed: Vec<Pid>, mark: &str) -> bool {
-    let mut found = false;
-    for pid in listed {
-        if process::carries(pid.as_raw_nonzero().get(), mark) {
-            found |= kill_process(pid, Signal::KILL).is_ok();
+/// Ends those that descend from the command, however fast they follow each other; whether there were any. Their parents are gone, but they have
+/// inherited its environment.
+fn any_marked(in_question: &impl Fn(&Process) -> bool, mark: &str) -> bool {
+    !process::finds_nothing(|listed| {
+        let mut found = false;
+        for process in listed.into_iter().filter(|process| !process.ended && in_question(process)) {
+            if process::carries(process.pid, mark)
+                && let Some(pid) = Pid::from_raw(process.pid)
+            {
+                found |= kill_process(pid, Signal::KILL).is_ok();
+            }
         }
-    }
-    found
+        found
+    })
 }

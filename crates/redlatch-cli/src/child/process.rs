@@ -50,24 +50,54 @@ pub(super) fn all() -> Vec<Process> {
 
 /// How often to look again because processes were begun meanwhile.
 const UNSETTLED_LOOKS_MAX: u32 = 50;
+/// Of how many that were begun meanwhile each is looked at by its number; of more, all that are there are listed.
+const BEGUN_MAX: usize = 8192;
 
 /// The number that was given last to a process of this namespace.
-fn last_number() -> Option<u32> {
+fn last_number() -> Option<i32> {
     let load = fs::read_to_string("/proc/loadavg").ok()?;
     load.split_ascii_whitespace().last()?.parse().ok()
 }
 
-/// Whether nothing is there that a look finds. A look takes its time: what is listed last may have been begun after what is listed first has
-/// begun another one and ended. So a look that finds nothing counts if no process was begun meanwhile, or if many in a row find nothing.
-pub(super) fn finds_nothing(mut look: impl FnMut() -> bool) -> bool {
+/// The numbers that are given after one up to another, in this order: behind the highest the lowest follow.
+fn numbers_after(before: i32, last: i32, highest: i32) -> Vec<i32> {
+    if before <= last {
+        (before + 1..=last).collect()
+    } else {
+        (before + 1..=highest).chain(1..=last).collect()
+    }
+}
+
+/// The processes that were given a number after one up to another.
+fn begun_after(before: i32, last: i32) -> Vec<Process> {
+    let highest = fs::read_to_string("/proc/sys/kernel/pid_max").ok();
+    let highest = highest.and_then(|text| text.trim().parse().ok());
+    let numbers = highest.map(|highest| numbers_after(before, last, highest));
+    match numbers.filter(|numbers| numbers.len() <= BEGUN_MAX) {
+        Some(numbers) => numbers.into_iter().filter_map(Process::read).collect(),
+        None => all(),
+    }
+}
+
+/// Whether nothing is there that a look finds, which is given the processes to look at.
+///
+/// A look takes its time: what is listed last may have been begun after what is listed first has begun another one and ended. What a look at all has not
+/// seen has a number that was given since, so these are looked at next. That ends when no process was begun meanwhile, or when many looks in a
+/// row find nothing.
+pub(super) fn finds_nothing(mut look: impl FnMut(Vec<Process>) -> bool) -> bool {
+    let mut before = last_number();
+    let mut listed = all();
     for _ in 0..UNSETTLED_LOOKS_MAX {
-        let before = last_number();
-        if look() {
+        if look(listed) {
             return false;
         }
-        if last_number() == before {
+        let last = last_number();
+        let (Some(known), Some(given)) = (before, last) else { break };
+        if known == given {
             break;
         }
+        listed = begun_after(known, given);
+        before = last;
     }
     true
 }
@@ -151,6 +181,40 @@ mod tests {
         assert_eq!(process, Process { pid: 7, parent: 4, group: 5, session: 6, ended: true });
         assert!(!Process::parse(7, "7 (a) S 4 5 6 0\n").unwrap().ended);
         assert!(Process::parse(7, "").is_none());
+    }
+
+    #[test]
+    fn numbers_begin_again_behind_the_highest() {
+        assert_eq!(numbers_after(7, 9, 32), [8, 9]);
+        assert_eq!(numbers_after(30, 2, 32), [31, 32, 1, 2]);
+        assert!(numbers_after(7, 7, 32).is_empty());
+    }
+
+    /// Each look was at all processes, and a guard on a machine that begins some all the time took a minute for them.
+    #[test]
+    fn only_what_was_begun_meanwhile_is_looked_at_again() {
+        let mut looks = Vec::new();
+        let mut child = None;
+        let found_none = finds_nothing(|listed| {
+            let first = looks.is_empty();
+            looks.push(listed.iter().map(|process| process.pid).collect::<Vec<i32>>());
+            if first {
+                child = Some(std::process::Command::new("sleep").arg("600").spawn().unwrap());
+            }
+            false
+        });
+        let mut child = child.unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(found_none);
+        let (own, child) = (std::process::id().cast_signed(), child.id().cast_signed());
+        let [all, again @ ..] = &*looks else { unreachable!("the closure was called") };
+        assert!(all.contains(&own) && !all.contains(&child), "the first look is at all");
+        assert!(
+            again.iter().any(|look| look.contains(&child)),
+            "what was begun during the first look is seen"
+        );
+        assert!(!again.iter().any(|look| look.contains(&own)), "what was there before is looked at once");
     }
 
     #[test]

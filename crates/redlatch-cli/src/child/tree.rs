@@ -25,7 +25,13 @@ impl Kin {
     pub(super) fn is_gone(&self) -> bool {
         match self {
             Kin::Descendants => has_no_descendants(),
-            Kin::Marked(_) => finds_nothing(|| !self.members(None).is_empty()),
+            Kin::Marked(mark) => {
+                let group = group::own();
+                let is_one = |process: &Process| {
+                    process.group == group && !process.ended && carries(process.pid, mark)
+                };
+                finds_nothing(|listed| listed.iter().any(is_one))
+            }
         }
     }
 
@@ -72,17 +78,7 @@ pub(super) fn adopt_orphans(group: Group, mark: &str) -> Kin {
 
 /// The members of a group that have not ended.
 pub(super) fn members(group: i32) -> Vec<Pid> {
-    living(|process| process.group == group)
-}
-
-/// The members of our own session that have not ended.
-pub(super) fn members_of_session() -> Vec<Pid> {
-    let own = Process::read(std::process::id().cast_signed());
-    own.map_or_else(Vec::new, |own| living(|process| process.session == own.session))
-}
-
-fn living(belongs: impl Fn(&Process) -> bool) -> Vec<Pid> {
-    let all = all().into_iter().filter(|process| !process.ended && belongs(process));
+    let all = all().into_iter().filter(|process| !process.ended && process.group == group);
     all.filter_map(|process| Pid::from_raw(process.pid)).collect()
 }
 

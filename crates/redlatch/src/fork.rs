@@ -10,7 +10,7 @@ use std::{
     ops::Deref,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
 };
 
@@ -21,24 +21,76 @@ const SLOTS: usize = 8;
 
 thread_local! {
     /// Whether there was a fork since this thread last looked, and the generation of the process that it was in then.
-    static HERE: RefCell<(forkguard::Guard, u64)> = RefCell::new((forkguard::new(), generation()));
+    static HERE: RefCell<(Lookout, u64)> = RefCell::new((Lookout::new(), generation()));
+}
+
+/// Tells whether this is another process than before.
+#[derive(Clone)]
+enum Lookout {
+    /// A handler that `fork(2)` runs in the child counts.
+    Handler(forkguard::Guard),
+    /// The number of the process has changed. Where the handler cannot be registered any more: the process was forked off meanwhile.
+    Number(u32),
+}
+
+/// How far the registration of the handler has come: [`NOT_BEGUN`], the number of the process that began it, or [`REGISTERED`].
+static REGISTRATION: AtomicU32 = AtomicU32::new(NOT_BEGUN);
+const NOT_BEGUN: u32 = 0;
+const REGISTERED: u32 = u32::MAX;
+
+impl Lookout {
+    fn new() -> Self {
+        if may_register(&REGISTRATION, std::process::id()) {
+            let guard = forkguard::new();
+            REGISTRATION.store(REGISTERED, Ordering::Release);
+            return Lookout::Handler(guard);
+        }
+        Lookout::Number(std::process::id())
+    }
+
+    fn has_seen_fork(&mut self) -> bool {
+        match self {
+            Lookout::Handler(guard) => guard.detected_fork(),
+            Lookout::Number(number) => std::mem::replace(number, std::process::id()) != *number,
+        }
+    }
+}
+
+/// Whether a process may use the handler. One that was forked off while another thread of its parent registered it would wait for that thread for ever.
+fn may_register(registration: &AtomicU32, process: u32) -> bool {
+    match registration.compare_exchange(NOT_BEGUN, process, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) | Err(REGISTERED) => true,
+        Err(by) => by == process,
+    }
 }
 
 /// The processes whose memory this one has: the first that asked, each of those that were forked off in turn and asked, and this one.
 ///
-/// They are told by the forks between them and by nothing else. Numbers of processes are used again, in namespaces even by the child of a
-/// process, and where `/proc` is not there nothing else tells them apart.
+/// They are told by the forks between them. Numbers of processes are used again, in namespaces even by the child of a process, and where `/proc` is
+/// not there nothing else tells them apart. A fork that was under way when the handler was registered tells nothing, and then the numbers do: the
+/// parent lives, so they differ.
 struct Generation {
     /// Whether there was a fork since.
-    guard: forkguard::Guard,
+    lookout: Lookout,
+    /// The process that asked.
+    process: u32,
     number: u64,
     /// That of the process which was forked off. Set without a lock, which a fork could leave locked for ever.
     next: OnceBox<Generation>,
 }
 
 impl Generation {
-    fn new(number: u64) -> Box<Self> {
-        Box::new(Generation { guard: forkguard::new(), number, next: OnceBox::new() })
+    fn new(number: u64, process: u32) -> Box<Self> {
+        Box::new(Generation { lookout: Lookout::new(), process, number, next: OnceBox::new() })
+    }
+
+    /// That of a process, from this one on.
+    fn of(&self, process: u32) -> &Self {
+        let mut generation = self;
+        while generation.lookout.clone().has_seen_fork() || generation.process != process {
+            generation = generation.next.get_or_init(|| Generation::new(generation.number + 1, process));
+        }
+        generation
     }
 }
 
@@ -46,11 +98,8 @@ static FIRST: OnceBox<Generation> = OnceBox::new();
 
 /// The generation of this process among those whose memory it has; from 1 on. What threads of one process find at the same time is the same.
 fn generation() -> u64 {
-    let mut generation = FIRST.get_or_init(|| Generation::new(1));
-    while generation.guard.clone().detected_fork() {
-        generation = generation.next.get_or_init(|| Generation::new(generation.number + 1));
-    }
-    generation.number
+    let process = std::process::id();
+    FIRST.get_or_init(|| Generation::new(1, process)).of(process).number
 }
 
 /// This process, as a number that none of those has whose memory it has inherited.
@@ -59,8 +108,8 @@ fn generation() -> u64 {
 /// runs in the child. A raw `clone` and `_Fork` run none, so their children are not told from their parent.
 pub(crate) fn here() -> u64 {
     HERE.try_with(|here| {
-        let (guard, number) = &mut *here.borrow_mut();
-        if guard.detected_fork() {
+        let (lookout, number) = &mut *here.borrow_mut();
+        if lookout.has_seen_fork() {
             *number = generation();
         }
         *number
@@ -221,6 +270,26 @@ mod tests {
         for thread in found {
             assert_eq!(thread.join().unwrap(), (here(), here()));
         }
+    }
+
+    /// A fork that is under way when the handler is registered runs none of it in its child.
+    #[test]
+    fn a_fork_of_which_the_handler_has_not_told_is_told_by_the_number_of_the_process() {
+        let first = Generation::new(1, 7);
+        assert_eq!(first.of(7).number, 1);
+        assert_eq!((first.of(8).number, first.of(8).number), (2, 2));
+    }
+
+    #[test]
+    fn a_process_that_was_forked_off_during_the_registration_does_not_wait_for_it() {
+        let registration = AtomicU32::new(NOT_BEGUN);
+        assert!(may_register(&registration, 7), "it is the first");
+        assert!(may_register(&registration, 7), "another thread waits for the first, which is alive");
+        assert!(!may_register(&registration, 8), "the thread that registers is the parent's");
+        registration.store(REGISTERED, Ordering::Release);
+        assert!(may_register(&registration, 8));
+        let mut lookout = Lookout::Number(7);
+        assert!(lookout.has_seen_fork() && !lookout.has_seen_fork());
     }
 
     fn own(successors: &Successors<u32>, value: u32) -> Option<u32> {

@@ -1,6 +1,7 @@
 //! The `redlatch` command: run commands under a distributed lock, and see who holds what.
 
 mod args;
+mod checks;
 mod child;
 mod cmd;
 mod config;

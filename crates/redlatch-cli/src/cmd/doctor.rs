@@ -2,20 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::{
-    Client, Finding, Lease, Lock, LockKind, LockName, LockState, Severity, Wait, acl::Kind, store::StoreUrl,
-};
-use redlatch_engine::connect::LocalPaths;
-use serde::Serialize;
+use redlatch::{Client, Lease, Lock, LockKind, LockName, LockState, Severity, Wait, acl::Kind};
 
 use super::Context;
 use crate::{
     args::DoctorArgs,
-    config::Settings,
+    checks::{self, Check},
     durations::human,
-    escape,
     exit::{self, Failure},
-    output::{self, Record},
+    output,
     recovery::Recovery,
     snapshot::{
         Scope, Snapshot,
@@ -39,55 +34,6 @@ const LOCKS_MAX: usize = 1000;
 /// How long they are looked for: the store may hold much else.
 const LISTING_TIME_MAX: Duration = Duration::from_secs(20);
 
-#[derive(Debug, Serialize)]
-struct Row {
-    result: &'static str,
-    check: &'static str,
-    detail: String,
-    remedy: Option<&'static str>,
-}
-
-impl Row {
-    fn new(severity: Severity, check: &'static str, detail: String) -> Self {
-        let result = match severity {
-            Severity::Good => "good",
-            Severity::Note => "note",
-            _ => PROBLEM,
-        };
-        Row { result, check, detail, remedy: None }
-    }
-
-    fn remedy(self, remedy: &'static str) -> Self {
-        Row { remedy: Some(remedy), ..self }
-    }
-}
-
-const PROBLEM: &str = "problem";
-
-impl From<Finding> for Row {
-    fn from(finding: Finding) -> Self {
-        Row { remedy: finding.remedy, ..Row::new(finding.severity, finding.subject, finding.text) }
-    }
-}
-
-impl Record for Row {
-    const COLUMNS: &'static [&'static str] = &["RESULT", "CHECK", "DETAIL", "REMEDY"];
-    const NARROW: usize = 4;
-
-    fn cells(&self) -> Vec<String> {
-        vec![
-            self.result.into(),
-            self.check.into(),
-            self.detail.clone(),
-            self.remedy.unwrap_or_default().into(),
-        ]
-    }
-
-    fn name(&self) -> String {
-        self.check.into()
-    }
-}
-
 pub(super) fn doctor(args: &DoctorArgs, context: &Context) -> Result<u8, Failure> {
     let settings = context.settings()?;
     store::with_client(&settings, async |client| {
@@ -95,16 +41,16 @@ pub(super) fn doctor(args: &DoctorArgs, context: &Context) -> Result<u8, Failure
         let usual: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| kind.found_as().is_some()).collect();
         let kinds = if args.kind.is_empty() { &usual } else { &args.kind };
         let mut rows = layout(client, args, kinds);
-        let usable = rows.iter().all(|(is_prefix, row)| !is_prefix || row.result != PROBLEM);
-        let mut rows: Vec<Row> = rows.drain(..).map(|(_, row)| row).collect();
-        if let Some(recovery) = Recovery::behind(&settings) {
-            let row = Row::new(Severity::Problem, "journal", recovery.to_string());
-            rows.push(row.remedy("`redlatch engine logs` says what was lost"));
-        }
+        let usable = rows.iter().all(|(is_prefix, row)| !is_prefix || !row.is_problem());
+        let mut rows: Vec<Check> = rows.drain(..).map(|(_, row)| row).collect();
+        rows.extend(Recovery::behind(&settings).map(Check::from));
         // With a prefix that no name may have the trials would only say the same again.
         if usable {
-            let engine = place(&settings).into_iter();
-            rows.splice(0..0, client.diagnose_under(prefix).await?.into_iter().map(Row::from).chain(engine));
+            let engine = checks::place(&settings).into_iter();
+            rows.splice(
+                0..0,
+                client.diagnose_under(prefix).await?.into_iter().map(Check::from).chain(engine),
+            );
             if args.prefix.is_some() {
                 rows.extend(rights(client, kinds, !args.kind.is_empty(), prefix).await?);
             }
@@ -121,14 +67,14 @@ pub(super) fn doctor(args: &DoctorArgs, context: &Context) -> Result<u8, Failure
         let limit = tokio::time::sleep(LISTING_TIME_MAX);
         tokio::select! {
             found = in_use(client, args.prefix.as_deref(), settings.lease) => rows.extend(found),
-            () = limit => rows.push(Row::new(
+            () = limit => rows.push(Check::new(
                 Severity::Note,
                 "lock state",
                 format!("not all locks were found within {}: the store holds much else", human(LISTING_TIME_MAX)),
             )),
         }
         output::list(output::format(args.output, &settings), &rows)?;
-        let problems = rows.iter().filter(|row| row.result == PROBLEM).count();
+        let problems = rows.iter().filter(|row| row.is_problem()).count();
         if problems == 0 {
             return Ok(exit::OK);
         }
@@ -136,43 +82,28 @@ pub(super) fn doctor(args: &DoctorArgs, context: &Context) -> Result<u8, Failure
     })
 }
 
-/// That the local engine is in a place which others of this machine do not see.
-fn place(settings: &Settings) -> Option<Row> {
-    let Ok(StoreUrl::Local { name, dir }) = StoreUrl::parse(&settings.url) else { return None };
-    let paths = match dir {
-        _ if settings.redisson.is_some() => return None,
-        Some(dir) => LocalPaths::in_dir(dir, name.as_deref()),
-        None => LocalPaths::for_name(name.as_deref()),
-    };
-    let paths = paths.ok().filter(|paths| paths.is_apart() == Some(true))?;
-    let dir = escape::bytes(paths.dir.as_os_str().as_encoded_bytes());
-    let detail = format!(
-        "the first process of this system sees another directory at {dir}: this one is in a mount namespace or a chroot of its own, and \
-         those outside of it have another engine, whose locks do not exclude ours"
-    );
-    Some(Row::new(Severity::Note, "engine", detail).remedy(
-        "mount one directory into all of them and name it as local:///directory, or use a Redis server",
-    ))
-}
-
 /// Where the keys beside names lie, and whether that is about the prefix.
-fn layout(client: &Client, args: &DoctorArgs, kinds: &[Kind]) -> Vec<(bool, Row)> {
+fn layout(client: &Client, args: &DoctorArgs, kinds: &[Kind]) -> Vec<(bool, Check)> {
     let prefix = args.prefix.as_deref().filter(|prefix| !prefix.is_empty());
     let of_prefix = prefix.into_iter().flat_map(|prefix| client.diagnose_prefix(prefix, kinds));
     let of_names = args.name.iter().flat_map(|name| client.diagnose_name(name, kinds));
     let rows = of_prefix.map(|finding| (true, finding)).chain(of_names.map(|finding| (false, finding)));
-    rows.map(|(is_prefix, finding)| (is_prefix, Row::from(finding))).collect()
+    rows.map(|(is_prefix, finding)| (is_prefix, Check::from(finding))).collect()
 }
 
 /// What is there: locks that are odd, and names whose keys lie apart.
-async fn in_use(client: &Client, prefix: Option<&str>, lease: Duration) -> Vec<Row> {
+async fn in_use(client: &Client, prefix: Option<&str>, lease: Duration) -> Vec<Check> {
     // Names of others are none of the account's business, and may be none that it may read.
     let pattern = prefix.map(|prefix| format!("{}*", redlatch::acl::escaped(prefix)));
     let scope = Scope { glob: pattern.clone(), limit: LOCKS_MAX, ..Scope::default() };
     let mut snapshot = match Snapshot::take(client, &scope).await {
         Ok(snapshot) => snapshot,
         Err(error) => {
-            return vec![Row::new(Severity::Note, "lock state", format!("locks cannot be listed: {error}"))];
+            return vec![Check::new(
+                Severity::Note,
+                "lock state",
+                format!("locks cannot be listed: {error}"),
+            )];
         }
     };
     // The checks of the server are there already, in full.
@@ -185,24 +116,24 @@ async fn in_use(client: &Client, prefix: Option<&str>, lease: Duration) -> Vec<R
     {
         states.extend(counters);
     }
-    rows.extend(client.diagnose_found(&states).into_iter().map(Row::from));
+    rows.extend(client.diagnose_found(&states).into_iter().map(Check::from));
     rows
 }
 
 /// Tries the rights for these kinds. A user who names none may not need all of them, so what is missing is no problem then.
-async fn rights(client: &Client, kinds: &[Kind], named: bool, prefix: &str) -> Result<Vec<Row>, Failure> {
+async fn rights(client: &Client, kinds: &[Kind], named: bool, prefix: &str) -> Result<Vec<Check>, Failure> {
     let findings = client.diagnose_rights(kinds, prefix).await?;
     Ok(findings
         .into_iter()
         .map(|finding| {
-            let row = Row::from(finding);
-            if named || row.result != PROBLEM { row } else { Row { result: "note", ..row } }
+            let row = Check::from(finding);
+            if named { row } else { row.into_note() }
         })
         .collect())
 }
 
 /// Hands a lock of its own name from one client to another, which shows by effect whether releases wake waiters.
-async fn wake_up(client: &Client, other: &Client, prefix: &str) -> Row {
+async fn wake_up(client: &Client, other: &Client, prefix: &str) -> Check {
     let name = format!("{prefix}redlatch-doctor:{}", client.id());
     // A brace that the prefix opens is closed by the name.
     let name = LockName::new(&name).unwrap_or_else(|_| LockName::from(format!("{name}}}")));
@@ -211,7 +142,7 @@ async fn wake_up(client: &Client, other: &Client, prefix: &str) -> Row {
     for one in &mut took {
         match hand_over(&lock, &others).await {
             Ok(passing) => *one = passing,
-            Err(failure) => return Row::new(Severity::Problem, "wake-up", failure.to_string()),
+            Err(failure) => return Check::new(Severity::Problem, "wake-up", failure.to_string()),
         }
     }
     // The middle one, because a machine that pauses makes one of them slow, or seem quick: a waiter that was not woken looks
@@ -220,9 +151,9 @@ async fn wake_up(client: &Client, other: &Client, prefix: &str) -> Row {
     let middle = took[TRIALS / 2];
     let detail = format!("a waiter got the lock {} after its release", human(middle.took));
     if middle.beside_the_way() < SLOW_WAKE_UP {
-        return Row::new(Severity::Good, "wake-up", detail);
+        return Check::new(Severity::Good, "wake-up", detail);
     }
-    Row::new(Severity::Note, "wake-up", detail)
+    Check::new(Severity::Note, "wake-up", detail)
         .remedy("waiters only look now and then: give the account the channels redisson_lock__channel:*")
 }
 
@@ -266,12 +197,14 @@ async fn hand_over(lock: &Lock, others: &Lock) -> Result<Passing, Failure> {
 }
 
 /// What is wrong about the locks that are there.
-fn alarms(snapshot: &Snapshot, lease: Duration) -> Vec<Row> {
-    let row =
-        |alarm: Alarm| Row { remedy: alarm.remedy, ..Row::new(alarm.severity, alarm.subject, alarm.text) };
-    let mut rows: Vec<Row> = alarms::alarms(snapshot, lease).into_iter().map(row).collect();
+fn alarms(snapshot: &Snapshot, lease: Duration) -> Vec<Check> {
+    let row = |alarm: Alarm| Check {
+        remedy: alarm.remedy,
+        ..Check::new(alarm.severity, alarm.subject, alarm.text)
+    };
+    let mut rows: Vec<Check> = alarms::alarms(snapshot, lease).into_iter().map(row).collect();
     if rows.is_empty() {
-        rows.push(Row::new(
+        rows.push(Check::new(
             Severity::Good,
             "lock state",
             match snapshot.rows.len() {

@@ -8,7 +8,7 @@ use crate::{
     config::Secret,
     escape,
     exit::Failure,
-    serve::{self, Options},
+    serve::{self, Doctor, Options},
     store,
 };
 
@@ -29,6 +29,7 @@ pub(super) fn serve(args: &ServeArgs, context: &Context) -> Result<u8, Failure> 
         listen: args.listen,
         token,
         allows_actions: args.allow_actions,
+        doctor: Doctor::new(&settings),
     };
     store::with_client(&settings, async |client| serve::run(client, options, &context.talk).await)
 }

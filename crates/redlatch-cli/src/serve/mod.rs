@@ -3,6 +3,7 @@
 mod access;
 mod actions;
 mod bounded;
+mod doctor;
 mod looks;
 mod metrics;
 mod pages;
@@ -30,6 +31,7 @@ use redlatch::{Client, LockName, observe::Classes};
 use serde::Deserialize;
 use tokio::{net::TcpListener, sync::Semaphore};
 
+pub(crate) use self::doctor::Doctor;
 use self::{
     access::{Token, USER},
     actions::{Asked, Refusal},
@@ -64,11 +66,14 @@ pub(crate) struct Options {
     pub(crate) token: Option<Secret>,
     /// Whether who knows it may take a name from its holder.
     pub(crate) allows_actions: bool,
+    /// What is looked at for the page of checks.
+    pub(crate) doctor: Doctor,
 }
 
 /// What every request needs.
 struct Shared {
     looks: Looks,
+    doctor: Doctor,
     place: String,
     token: Token,
     classes: Classes,
@@ -102,6 +107,7 @@ pub(crate) async fn run(client: &Client, options: Options, talk: &Talk) -> Resul
     }
     let shared = Shared {
         looks: Looks::new(client.clone(), options.scope, options.interval, options.lease),
+        doctor: options.doctor,
         place: options.place,
         token,
         classes: Classes::default(),
@@ -125,6 +131,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/blocking", get(blocking))
         .route("/clients", get(clients))
         .route("/alarms", get(alarms))
+        .route("/doctor", get(checks))
         .route("/lock", get(lock))
         .route("/events", get(events))
         .route("/metrics", get(metrics_page))
@@ -193,6 +200,12 @@ async fn clients(State(shared): Served) -> Html<String> {
 
 async fn alarms(State(shared): Served) -> Html<String> {
     page(&shared, |frame| frame.alarms()).await
+}
+
+async fn checks(State(shared): Served) -> Html<String> {
+    let known = shared.looks.known().await;
+    let diagnosis = shared.doctor.diagnosis(shared.looks.client(), &known).await;
+    page(&shared, |frame| frame.doctor(&diagnosis)).await
 }
 
 /// Which name a page is about, in hexadecimal, and which holder of it.

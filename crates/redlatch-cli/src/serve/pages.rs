@@ -8,9 +8,11 @@ use redlatch::{ClientRecord, LockName, Severity};
 
 use super::{
     access::Token,
+    doctor::Diagnosis,
     looks::{Known, Look},
 };
 use crate::{
+    checks::Check,
     durations::human,
     escape,
     output::Record,
@@ -31,10 +33,11 @@ pub(super) enum Page {
     Blocking,
     Clients,
     Alarms,
+    Doctor,
 }
 
 impl Page {
-    const ALL: [Page; 4] = [Page::Locks, Page::Blocking, Page::Clients, Page::Alarms];
+    const ALL: [Page; 5] = [Page::Locks, Page::Blocking, Page::Clients, Page::Alarms, Page::Doctor];
 
     fn path(self) -> &'static str {
         match self {
@@ -42,6 +45,7 @@ impl Page {
             Page::Blocking => "/blocking",
             Page::Clients => "/clients",
             Page::Alarms => "/alarms",
+            Page::Doctor => "/doctor",
         }
     }
 
@@ -51,6 +55,7 @@ impl Page {
             Page::Blocking => "Blocking",
             Page::Clients => "Clients",
             Page::Alarms => "Alarms",
+            Page::Doctor => "Doctor",
         }
     }
 }
@@ -217,6 +222,18 @@ impl Frame<'_> {
         })
     }
 
+    /// What the settings of the server mean for locks. It is not live: each look makes connections.
+    pub(super) fn doctor(&self, diagnosis: &Diagnosis) -> Markup {
+        let body = html! {
+            p.quiet { "What the settings of the server mean for locks, as far as a look shows it that writes no key. From the shell `redlatch doctor` tries a lock and a wake-up as well." }
+            @match diagnosis {
+                Ok(checks) => (check_table(checks)),
+                Err(trouble) => p.problem role="status" { (trouble) },
+            }
+        };
+        self.whole(Some(Page::Doctor), Page::Doctor.title(), &body, false)
+    }
+
     /// The page of one name.
     pub(super) fn lock(&self, name: &LockName) -> Markup {
         let quoted = escape::quoted(name);
@@ -359,6 +376,28 @@ fn client_table(clients: &[ClientRecord]) -> Markup {
                             td { @for hold in &client.holds { (name_link(&hold.name)) " " } }
                             td { @for wait in &client.waits { (name_link(&wait.name)) " since " (human(wait.lasts)) " " } }
                             td { (or_dash(client.why.as_deref().unwrap_or_default())) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn check_table(checks: &[Check]) -> Markup {
+    html! {
+        div.wide tabindex="0" role="region" aria-label="Checks" {
+            table {
+                thead {
+                    tr { @for title in Check::COLUMNS { th scope="col" { (title[..1]) (title[1..].to_lowercase()) } } }
+                }
+                tbody {
+                    @for check in checks {
+                        tr {
+                            td class=[match check.result { "good" => None, result => Some(result) }] { (check.result) }
+                            td { (check.check) }
+                            td { (safe(&check.detail)) }
+                            td { (or_dash(check.remedy.unwrap_or_default())) }
                         }
                     }
                 }

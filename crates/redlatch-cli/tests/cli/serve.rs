@@ -108,7 +108,7 @@ fn hex(name: &str) -> String {
     name.bytes().map(|byte| format!("{byte:02x}")).collect()
 }
 
-const PAGES: [&str; 4] = ["/", "/blocking", "/clients", "/alarms"];
+const PAGES: [&str; 5] = ["/", "/blocking", "/clients", "/alarms", "/doctor"];
 
 #[test]
 fn pages_show_who_holds_who_waits_and_what_is_wrong() {
@@ -135,6 +135,32 @@ fn pages_show_who_holds_who_waits_and_what_is_wrong() {
     let reversed = serve.page("/?sort=name&reversed=1");
     assert!(reversed.find(">deploy<") > reversed.find(">never<"), "{reversed}");
     place.end("deploy");
+}
+
+/// How many changes the server has counted.
+fn writes(server: &RedisServer) -> String {
+    let info = format!("{:?}", server.cmd(&["INFO", "persistence"]).unwrap());
+    let (_, changes) = info.split_once("rdb_changes_since_last_save:").unwrap();
+    changes.chars().take_while(char::is_ascii_digit).collect()
+}
+
+#[test]
+fn the_page_of_checks_says_what_settings_endanger_and_writes_nothing() {
+    let server = RedisServer::start().unwrap();
+    server.cmd(&["CONFIG", "SET", "maxmemory", "100mb"]).unwrap();
+    server.cmd(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).unwrap();
+    let place = Place::on(&server);
+    let serve = Serve::start(&place, &["--interval", "100ms"]);
+    let before = writes(&server);
+    let page = serve.page("/doctor");
+    assert!(page.contains(">problem</td><td>eviction</td>"), "{page}");
+    assert!(page.contains("noeviction"), "the remedy: {page}");
+    assert!(page.contains(">good</td>"), "{page}");
+    assert!(!page.contains("live.js"), "a look makes connections, so a browser does not repeat it: {page}");
+    assert_eq!(writes(&server), before);
+    // The oracle counts.
+    assert_eq!(place.code(["run", "job", "--", "true"]), 0);
+    assert_ne!(writes(&server), before);
 }
 
 #[test]

@@ -39,12 +39,33 @@ impl Client {
     ///
     /// As [`diagnose`](Self::diagnose).
     pub async fn diagnose_under(&self, prefix: &str) -> Result<Vec<Finding>, Error> {
+        let mut findings = self.diagnose_servers().await?;
+        findings.push(self.try_a_lock(prefix).await);
+        findings.extend(self.look_at_presence().await);
+        Ok(findings)
+    }
+
+    /// What the settings of the servers mean for locks, without a lock that is tried: no key is written.
+    ///
+    /// # Errors
+    ///
+    /// As [`diagnose`](Self::diagnose).
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use redlatch::{Client, Severity};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), redlatch::Error> {
+    /// let client = Client::connect("memory:").await?;
+    /// let findings = client.diagnose_servers().await?;
+    /// assert!(findings.iter().all(|finding| finding.severity != Severity::Problem));
+    /// # Ok(()) }
+    /// ```
+    pub async fn diagnose_servers(&self) -> Result<Vec<Finding>, Error> {
         self.core.check_open()?;
         self.core.keeper.note_call();
         let mut findings = vec![Finding::new(Severity::Good, "store", self.store())];
         findings.extend(self.core.store.diagnose().await.map_err(Fault::into_error)?);
-        findings.push(self.try_a_lock(prefix).await);
-        findings.extend(self.look_at_presence().await);
         Ok(findings)
     }
 

@@ -7,7 +7,7 @@ use redlatch_testkit::proxy::{Action, Gate, Match, RequestRecord};
 
 use super::{Rig, ms, rig, script, text};
 use crate::{
-    fixture::{SOON, soon},
+    fixture::{SOON, quiet, soon},
     kinds::{AnyLock, Face},
 };
 
@@ -232,7 +232,7 @@ async fn what_is_sent_once_goes_over_a_connection_that_answers() {
     for entered in [false, true] {
         let rig = rig().await;
         let clock = ManualClock::new(ms(1_000_000));
-        let builder = Client::builder().url(rig.proxy.url()).clock(Arc::new(clock.clone()));
+        let builder = quiet().url(rig.proxy.url()).clock(Arc::new(clock.clone()));
         let client = builder.connect().await.unwrap();
         let long = Lease::Fixed(ms(3_600_000));
         // Both connections are there, the keeper's as well.
@@ -264,7 +264,7 @@ async fn what_is_sent_once_goes_over_a_connection_that_answers() {
 async fn the_undo_of_a_grant_under_a_shared_owner_goes_over_a_connection_that_answers() {
     let rig = rig().await;
     let clock = ManualClock::new(ms(1_000_000));
-    let builder = Client::builder().url(rig.proxy.url()).clock(Arc::new(clock.clone()));
+    let builder = quiet().url(rig.proxy.url()).clock(Arc::new(clock.clone()));
     let client = builder.response_timeout(ms(60_000)).connect().await.unwrap();
     let long = Lease::Fixed(ms(3_600_000));
     let used = client.lock("x").acquire().lease(long).await.unwrap().unwrap();

@@ -1,6 +1,12 @@
 //! A process as the system shows it: whose it is, and whether it works.
 
-use std::{fs, io::ErrorKind, path::PathBuf, thread, time::Duration};
+use std::{
+    fs,
+    io::{self, ErrorKind, Read as _},
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
 
 /// How often to look for the environment of a process that shows none.
 const ENVIRONMENT_LOOKS_MAX: u32 = 10;
@@ -117,14 +123,31 @@ pub(crate) fn has_ended(pid: i32) -> bool {
 
 /// The environment that a process was started with; nothing if it may not be seen.
 pub(crate) fn environment(pid: i32) -> Option<Vec<u8>> {
-    match fs::read(format!("/proc/{pid}/environ")) {
+    match read_at_once(format!("/proc/{pid}/environ").as_ref()) {
         Ok(own) if !own.is_empty() => return Some(own),
         Err(error) if error.kind() == ErrorKind::PermissionDenied => return None,
         _ => {}
     }
     // With its main thread a process seems to have lost it, and the others show it still.
-    let mut others = threads(pid).into_iter().filter_map(|thread| fs::read(thread.join("environ")).ok());
+    let mut others = threads(pid).into_iter().filter_map(|thread| read_at_once(&thread.join("environ")).ok());
     Some(others.find(|environment| !environment.is_empty()).unwrap_or_default())
+}
+
+/// The room for an environment at first, in bytes.
+const ENVIRONMENT_BYTES: usize = 1 << 16;
+
+/// Reads a file of `/proc` by one call. Of a process that becomes another program between two calls, the second one reads nothing, and what the first
+/// has read looks whole.
+fn read_at_once(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; ENVIRONMENT_BYTES];
+    loop {
+        let read = fs::File::open(path)?.read(&mut bytes)?;
+        if read < bytes.len() {
+            bytes.truncate(read);
+            return Ok(bytes);
+        }
+        bytes = vec![0; 2 * read];
+    }
 }
 
 /// Whether a process was started with this variable in its environment.
